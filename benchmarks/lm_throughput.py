@@ -1,0 +1,124 @@
+"""Tokens per second of the 4.3M decoder: our trainable and transformers' Llama, alternating, same batches and weights.
+
+    python benchmarks/lm_throughput.py --rounds 10 --steps 8
+
+A bare PyTorch loop drives both: zero_grad, forward, cross entropy, backward, clip to 1.0, fused AdamW, loss.item().
+"""
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional as F  # noqa: N812  torch's own convention
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from trainwright.data.windows import TokenBatch
+from trainwright.models import huggingface
+from trainwright.models.lm import LM, PRESETS, DataOptions, LMOptions
+from trainwright.optimizers import build_optimizer
+from trainwright.trainable import Setup
+
+PRESET, BATCH_SIZE, MAX_NORM = "4.3m", 8, 1.0
+SAME_LOSS = 1e-5  # at the first step, nats
+
+Step: TypeAlias = Callable[[TokenBatch], float]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="compare the throughput of the decoder with transformers' Llama")
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--steps", type=int, default=8, help="steps of each side in a round")
+    arguments = parser.parse_args()
+    torch.set_num_threads(2)
+    with tempfile.TemporaryDirectory() as folder:
+        ours, theirs, batches = contestants(Path(folder), arguments.steps)
+        compare(ours, theirs, batches, arguments.rounds)
+
+
+def contestants(folder: Path, steps: int) -> tuple[Step, Step, Sequence[TokenBatch]]:
+    """Build both sides from the same weights, and the batches that each sees in every round."""
+    trainable = synthetic_lm(folder, tokens=(steps + 4) * BATCH_SIZE * (PRESETS[PRESET].context + 1))
+    oracle = LlamaForCausalLM(LlamaConfig(**huggingface.configuration(trainable.decoder.shape)))
+    missing = oracle.load_state_dict(huggingface.weights(trainable.decoder), strict=False)
+    assert missing.missing_keys in ([], ["lm_head.weight"])
+    assert not missing.unexpected_keys
+    oracle.tie_weights()
+    oracle.train()
+    return our_step(trainable), their_step(oracle, trainable.setup), [trainable.next_batch() for _ in range(steps)]
+
+
+def synthetic_lm(folder: Path, tokens: int) -> LM:
+    """Build the trainable over random tokens."""
+    vocabulary_size = PRESETS[PRESET].vocabulary_size
+    drawn = np.random.default_rng(0).integers(vocabulary_size, size=tokens, dtype=np.uint16)
+    (folder / "train.bin").write_bytes(drawn.astype("<u2").tobytes())
+    data = DataOptions(path=folder, dtype="uint16", vocabulary_size=vocabulary_size)
+    return LM.build(Setup(LMOptions(preset=PRESET), data, BATCH_SIZE))
+
+
+def our_step(trainable: LM) -> Step:
+    """Drive a trainable as the loop does."""
+
+    def step(batch: TokenBatch) -> float:
+        trainable.zero_grad()
+        loss, _ = trainable.compute_loss(trainable.forward(batch), batch)
+        trainable.backward(loss)
+        trainable.clip_gradients(MAX_NORM)
+        trainable.optimizer_step()
+        return float(loss.item())
+
+    return step
+
+
+def their_step(model: nn.Module, setup: Setup) -> Step:
+    optimizer = build_optimizer(dict(model.named_parameters()), setup.optimizer)
+    parameters = list(model.parameters())
+
+    def step(batch: TokenBatch) -> float:
+        optimizer.zero_grad()
+        logits_btv = model(input_ids=batch.inputs_bt, use_cache=False).logits
+        loss = F.cross_entropy(logits_btv.float().flatten(0, 1), batch.targets_bt.flatten())
+        loss.backward()  # type: ignore[no-untyped-call]  # untyped in torch
+        nn.utils.clip_grad_norm_(parameters, MAX_NORM)
+        optimizer.step()
+        return float(loss.item())
+
+    return step
+
+
+def compare(ours: Step, theirs: Step, batches: Sequence[TokenBatch], rounds: int) -> None:
+    first, other = ours(batches[0]), theirs(batches[0])
+    assert abs(first - other) < SAME_LOSS, f"the first losses differ: ours {first}, transformers {other}"
+    print(f"first loss: ours {first:.6f}, transformers {other:.6f}")
+    ratios = []
+    for index in range(rounds):
+        rates = {}
+        for name, step in sorted({"ours": ours, "transformers": theirs}.items(), reverse=index % 2 == 1):
+            rates[name] = tokens_per_second(step, batches)
+        ratios.append(rates["ours"] / rates["transformers"])
+        print(
+            f"round {index}: ours {rates['ours']:,.0f} tok/s, transformers {rates['transformers']:,.0f}, "
+            f"ratio {ratios[-1]:.3f}"
+        )
+    print(
+        f"median ratio over {rounds} rounds: {statistics.median(ratios):.3f} "
+        f"(lowest {min(ratios):.3f}, highest {max(ratios):.3f})"
+    )
+
+
+def tokens_per_second(step: Step, batches: Sequence[TokenBatch]) -> float:
+    start = time.perf_counter()
+    for batch in batches:
+        step(batch)
+    return sum(batch.targets_bt.numel() for batch in batches) / (time.perf_counter() - start)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,5 @@
+"""`python -m trainwright` is the command `trainwright`."""
+
+from trainwright.cli.main import main
+
+main()

@@ -1,0 +1,45 @@
+"""The command tree. It imports nothing heavy: each command does so when it runs."""
+
+import sys
+from collections.abc import Callable
+
+import typer
+
+from trainwright.cli import data, inspect, models, train
+from trainwright.errors import TrainwrightError
+
+app = typer.Typer(
+    name="trainwright",
+    help="Train models under contract: every step on record, every claim recomputed from the run's files.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(data.app, name="data")
+app.add_typer(inspect.runs_app, name="runs")
+COMMANDS: tuple[Callable[..., None], ...] = (
+    *(train.train, train.resume, train.determinism),
+    *(inspect.gates, inspect.report, inspect.config, inspect.version),
+    *(models.init, models.plan, models.sample, models.export),
+)
+for command in COMMANDS:
+    app.command()(command)
+
+
+def main() -> None:
+    """Run one command and exit with its code; an error is one message on stderr, never a traceback."""
+    try:
+        code = app(standalone_mode=False)
+    except TrainwrightError as error:
+        print(f"error: {error}", file=sys.stderr)
+        code = error.exit_code
+    except typer.Abort:
+        code = 130
+    except Exception as error:
+        show = getattr(error, "show", None)  # a usage error of the command line knows how to show itself
+        if show is None:
+            raise
+        show()
+        code = getattr(error, "exit_code", 2)
+    sys.exit(code if isinstance(code, int) else 0)

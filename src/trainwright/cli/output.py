@@ -1,0 +1,25 @@
+"""What commands print: tables for people, one JSON document for programs."""
+
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+PLAIN_WIDTH = 132
+
+
+def print_json(document: object) -> None:
+    """Print one JSON document and a newline on stdout."""
+    import msgspec
+
+    sys.stdout.buffer.write(msgspec.json.encode(document) + b"\n")
+    sys.stdout.flush()
+
+
+def console() -> "Console":
+    """Give the console of stdout; where that is no terminal, wide enough for tables."""
+    from rich.console import Console
+
+    out = Console(highlight=False)
+    return out if out.is_terminal else Console(highlight=False, width=PLAIN_WIDTH)

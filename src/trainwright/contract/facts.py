@@ -1,0 +1,169 @@
+"""Facts of a run: its files, read by the one reader, as tables for the judge. Nothing is computed that a file denies.
+
+steps          one row a step: the required fields, what the trainable declared, and gpu_util_absent (text: why there is
+               no utilisation; NULL with a sensor). A recorded number that was not finite is NaN or infinite here
+validations    one row a validation, as recorded, and ordinal (from 0), previous and best_before (the finite value
+               before, the lowest finite value before; NULL where there is none), has_manifest (of its checkpoint)
+events         time, kind, step, attempt, and outcome of the events that tell one
+environment    one row: environment.json, nested keys joined by `_`, and first_step, steps_done (as checkpoints,
+               validations and the end tell it), data_sha256, tokens_per_epoch, epoch_offset_tokens
+config         one row: run.yaml, nested keys joined by `_`, and mode, mode_given, learning_rate, warmup_steps, target,
+               target_given, first_validation_cap, and <name>_explicit of the four that a mode sets
+baselines      one row: reference values computed from the data (uniform_entropy, unigram_entropy)
+checkpoints    one row a manifest: name, step
+"""
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+
+from trainwright import yamlfile
+from trainwright.contract.allowlist import NAME
+from trainwright.contract.readings import Facts
+from trainwright.metrics import Event, StepMetrics, ValidationRow, steps_as_columns
+from trainwright.rundir import RunDirectory, read_json
+
+MANIFESTS: Final = "step-*/manifest.json"
+SET_BY_MODE: Final = ("learning_rate", "warmup_steps", "target", "first_validation_cap")
+
+
+def load_facts(run: RunDirectory) -> Facts:
+    """Read every record of `run`. Errors: DataError for a broken row, InputError for a missing or broken file."""
+    environment = read_json(run.environment)
+    steps, validations, events = run.read_steps(), run.read_validations(), run.read_events()
+    manifests = sorted(path.parent.name for path in run.checkpoints.glob(MANIFESTS))
+    return {
+        "steps": _steps(steps, environment),
+        "validations": _validations(validations, frozenset(manifests)),
+        "events": _events(events),
+        "environment": _one_row({**flat(environment), **_extent(run, environment, steps, validations, events)}),
+        "config": _one_row(_config(yamlfile.load(run.config).data, environment)),
+        "baselines": _one_row(environment.get("baselines") or {}),
+        "checkpoints": pa.table(
+            {"name": pa.array(manifests, pa.string()), "step": pa.array(map(_step_of, manifests), pa.int64())}
+        ),
+    }
+
+
+def steps_table(run: RunDirectory) -> pa.Table:
+    """Give the rows of every step, each once."""
+    return _steps(run.read_steps(), read_json(run.environment))
+
+
+def flat(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Give `git_commit` for {git: {commit: …}}; lists, and names that no expression can write, are left out."""
+    found: dict[str, Any] = {}
+    for key, value in data.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            found |= flat(value, f"{name}_")
+        elif not isinstance(value, list) and NAME.fullmatch(name):
+            found[name] = value
+    return found
+
+
+def _one_row(values: Mapping[str, Any]) -> pa.Table:
+    return pa.table({name: pa.array([value]) for name, value in values.items()})
+
+
+def _steps(rows: Sequence[StepMetrics], environment: Mapping[str, Any]) -> pa.Table:
+    columns = steps_as_columns(rows)
+    types = {name: pa.int64() if name == "step" else pa.float64() for name in columns}
+    absent = [(environment.get("absent") or {}).get("gpu_util_pct")] * len(rows)
+    table = pa.table({name: pa.array(values, types[name]) for name, values in columns.items()})
+    return table.append_column("gpu_util_absent", pa.array(absent, pa.string()))
+
+
+def _validations(rows: Sequence[ValidationRow], manifests: frozenset[str]) -> pa.Table:
+    columns = {name: [getattr(row, name) for row in rows] for name in ValidationRow.__struct_fields__}
+    before = list(_before([row.value for row in rows]))
+    return pa.table(
+        {
+            **{name: pa.array(values) for name, values in columns.items()},
+            "ordinal": pa.array(range(len(rows)), pa.int64()),
+            "previous": pa.array([previous for previous, _ in before], pa.float64()),
+            "best_before": pa.array([best for _, best in before], pa.float64()),
+            "has_manifest": pa.array([row.checkpoint in manifests for row in rows], pa.bool_()),
+        }
+    )
+
+
+def _before(values: Iterable[float]) -> Iterator[tuple[float | None, float | None]]:
+    """Give, for each value, the finite one before it and the lowest finite one before it."""
+    previous: float | None = None
+    best: float | None = None
+    for value in values:
+        yield previous, best
+        if math.isfinite(value):
+            previous, best = value, value if best is None else min(best, value)
+
+
+def _events(events: Sequence[Event]) -> pa.Table:
+    outcomes = [event.detail.get("outcome") for event in events]
+    return pa.table(
+        {
+            "time": pa.array([event.time for event in events], pa.string()),
+            "kind": pa.array([event.kind for event in events], pa.string()),
+            "step": pa.array([event.step for event in events], pa.int64()),
+            "attempt": pa.array([event.attempt for event in events], pa.int64()),
+            "outcome": pa.array([value if isinstance(value, str) else None for value in outcomes], pa.string()),
+        }
+    )
+
+
+def _extent(
+    run: RunDirectory,
+    environment: Mapping[str, Any],
+    steps: Sequence[StepMetrics],
+    validations: Sequence[ValidationRow],
+    events: Sequence[Event],
+) -> dict[str, Any]:
+    starts = [attempt.start() for attempt in run.attempts()[:1]]
+    told = [event.step for event in events if event.kind in {"checkpoint_saved", "finished"} and event.step is not None]
+    per_epoch = environment.get("items_per_epoch")
+    return {
+        "first_step": starts[0].step if starts else 0,
+        "steps_done": max([*told, *(row.step for row in validations)], default=None),
+        "data_sha256": (environment.get("hashes") or {}).get("data"),
+        "tokens_per_epoch": per_epoch,
+        "epoch_offset_tokens": _offset(_seen_before(steps, validations), per_epoch) if per_epoch else None,
+    }
+
+
+def _seen_before(steps: Sequence[StepMetrics], validations: Sequence[ValidationRow]) -> int:
+    """Give the items that a parent run had seen before this run's first step."""
+    if not validations:
+        return 0
+    first = validations[0]
+    own = sum(row.extra.get("tokens") or row.extra.get("samples") or 0 for row in steps if row.step < first.step)
+    return max(0, first.tokens_seen - round(own))
+
+
+def _offset(seen: int, per_epoch: int) -> int:
+    """Give the place in the pass; at its very end the wrap-around is still to come, so that is not place 0."""
+    return seen % per_epoch or min(seen, per_epoch)
+
+
+def _config(data: Mapping[str, Any], environment: Mapping[str, Any]) -> dict[str, Any]:
+    train, schedule = data.get("train") or {}, data.get("schedule") or {}
+    explicit = environment.get("explicit") or {}
+    target, mode = environment.get("target"), train.get("mode")
+    return {
+        **flat(data),
+        "mode": mode,
+        "mode_given": mode is not None,
+        "learning_rate": train.get("learning_rate"),
+        "warmup_steps": schedule.get("warmup_steps"),
+        "target": target,
+        "target_given": target is not None,
+        "first_validation_cap": environment.get("first_validation_cap"),
+        **{f"{name}_explicit": explicit.get(name) for name in SET_BY_MODE},
+    }
+
+
+def _step_of(checkpoint: str) -> int:
+    match = re.match(r"step-(\d+)", checkpoint)
+    return int(match[1]) if match else -1

@@ -1,0 +1,64 @@
+"""Contracts by name or path: strict YAML, every expression accepted before the contract is given."""
+
+from importlib import resources
+from pathlib import Path
+from typing import Final
+
+from trainwright import yamlfile
+from trainwright.contract.expressions import Parser, connect
+from trainwright.contract.rules import Contract, Gate, KeyedError, accept_gate
+from trainwright.contract.schema import ContractFile
+from trainwright.errors import InputError
+from trainwright.yamlfile import Document
+
+SUFFIX: Final = ".yaml"
+MAX_SIZE_BYTES: Final = 1 << 20
+
+
+def shipped_contracts() -> list[str]:
+    """Give the names of the contracts that come with the package."""
+    folder = resources.files("trainwright") / "contracts"
+    return sorted(file.name.removesuffix(SUFFIX) for file in folder.iterdir() if file.name.endswith(SUFFIX))
+
+
+def load_contract(name_or_path: str | Path) -> Contract:
+    """Load a shipped contract by its name, or a file by its path.
+
+    Errors: InputError with file, line and key of each problem; for an unknown name, the names that are shipped.
+    """
+    text = str(name_or_path)
+    if text in shipped_contracts():
+        file = resources.files("trainwright") / "contracts" / f"{text}{SUFFIX}"
+        return parse_contract(file.read_text(encoding="utf-8"), f"{text}{SUFFIX}")
+    path = Path(name_or_path)
+    if not path.is_file():
+        raise InputError(f"{text}: is no file and no shipped contract; shipped: {', '.join(shipped_contracts())}")
+    if path.stat().st_size > MAX_SIZE_BYTES:
+        raise InputError(f"{text}: is larger than {MAX_SIZE_BYTES} bytes; a contract is a page or two of rules")
+    try:
+        return parse_contract(path.read_text(encoding="utf-8"), text)
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{text}: cannot be read: {error}") from error
+
+
+def parse_contract(text: str, name: str) -> Contract:
+    """Check a contract's text; `name` stands for the file in messages. Errors: InputError, one line a problem."""
+    document = yamlfile.parse(text, name)
+    entry = yamlfile.validate(ContractFile, document)
+    return Contract(entry, _accepted(entry, document), name, text)
+
+
+def _accepted(entry: ContractFile, document: Document) -> tuple[Gate, ...]:
+    metrics = frozenset(metric.name for metric in entry.metrics)
+    gates, problems = [], []
+    with connect() as connection:
+        parser = Parser(connection)
+        for index, gate in enumerate(entry.gates):
+            try:
+                gates.append(accept_gate(parser, gate, metrics))
+            except KeyedError as error:
+                where = document.where(("gates", index, *error.key.split(".")))
+                problems.append(f"{where}: {gate.id}: {error}")
+    if problems:
+        raise InputError("\n".join(problems))
+    return tuple(gates)

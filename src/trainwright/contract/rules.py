@@ -1,0 +1,150 @@
+"""A contract as the judge needs it: every expression accepted, every table and column known."""
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from trainwright.contract import holds, schema
+from trainwright.contract.expressions import Expression, Parser
+from trainwright.errors import InputError
+
+OPEN: Final[frozenset[str]] = frozenset()  # columns that the environment or a command decides
+
+TABLES: Final[Mapping[str, frozenset[str]]] = {
+    "steps": frozenset({"step", "tokens", "samples", "gpu_util_absent"}),  # and the contract's own metrics
+    "validations": frozenset(
+        {"ordinal", "step", "epoch", "metric", "value", "n", "standard_error", "best", "is_best", "patience"}
+        | {"train_loss_mean", "tokens_seen", "grad_norm_max", "optimizer_state_sha256", "wall_seconds", "checkpoint"}
+        | {"previous", "best_before", "has_manifest"}
+    ),
+    "events": frozenset({"time", "kind", "step", "attempt", "outcome"}),
+    "devices": OPEN,
+    "environment": OPEN,
+    "config": OPEN,
+    "checkpoints": OPEN,
+    "audits": OPEN,
+    "checks": OPEN,
+    "baselines": OPEN,
+}
+ROWS: Final = re.compile(r"\s*([a-z_]+)(?:\s+where\s+(.+))?", re.IGNORECASE | re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The rows that a figure is computed over: a table, less the rows for which `condition` is not true."""
+
+    text: str
+    table: str
+    condition: Expression | None
+
+    @property
+    def sql(self) -> str:
+        return f'FROM "{self.table}" AS t' + (f" WHERE {self.condition.sql}" if self.condition else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One number computed from rows."""
+
+    name: str
+    rows: Rows
+    value: Expression
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """A gate of a contract with its expressions accepted. `entry` is what stands in the file."""
+
+    entry: schema.Gate
+    rows: Rows
+    figures: tuple[Figure, ...]
+    holds: holds.Holds
+
+    @property
+    def id(self) -> str:
+        return self.entry.id
+
+
+@dataclass(frozen=True, slots=True)
+class Contract:
+    """A contract, checked. `text` is the file as it was read, `name` where from."""
+
+    entry: schema.ContractFile
+    gates: tuple[Gate, ...]
+    name: str
+    text: str
+
+    @property
+    def id(self) -> str:
+        return self.entry.id
+
+    @property
+    def version(self) -> str:
+        return self.entry.version
+
+    @property
+    def required_fields(self) -> tuple[str, ...]:
+        """Give the names that every step's row carries."""
+        return tuple(metric.name for metric in self.entry.metrics if metric.required)
+
+
+def accept_gate(parser: Parser, entry: schema.Gate, metrics: frozenset[str]) -> Gate:
+    """Check a gate's expressions, tables and columns. Errors: InputError that begins with the gate's key."""
+    with _told_at("rows"):
+        rows = _rows(parser, entry.rows, metrics)
+    figures = tuple(_figure(parser, name, figure, rows, metrics) for name, figure in entry.figures.items())
+    if all(figure.rows != rows for figure in figures):
+        raise KeyedError("rows", f"no figure is computed over {rows.text!r}; each gate has one that is")
+    with _told_at("holds"):
+        decision = holds.accept(parser, entry.holds, frozenset(entry.figures))
+    return Gate(entry, rows, figures, decision)
+
+
+def _figure(parser: Parser, name: str, entry: str | schema.OwnRows, rows: Rows, metrics: frozenset[str]) -> Figure:
+    with _told_at(f"figures.{name}"):
+        if isinstance(entry, schema.OwnRows):
+            rows, entry = _rows(parser, entry.rows, metrics), entry.value
+        value = parser.figure(entry)
+        if not value.columns and "count(*)" not in value.sql:
+            raise InputError(f"{entry!r} is a constant; a figure is computed from rows, as in max(wall_ms) or count(*)")
+        _check_columns(rows.table, value, metrics)
+    return Figure(name, rows, value)
+
+
+@contextmanager
+def _told_at(key: str) -> Iterator[None]:
+    try:
+        yield
+    except InputError as error:
+        raise KeyedError(key, str(error)) from error
+
+
+class KeyedError(InputError):
+    """An error in one key of a gate; `key` is its path below the gate."""
+
+    def __init__(self, key: str, message: str) -> None:
+        super().__init__(f"{key}: {message}")
+        self.key = key
+
+
+def _rows(parser: Parser, text: str, metrics: frozenset[str]) -> Rows:
+    match = ROWS.fullmatch(text)
+    if not match:
+        raise InputError(f"{text!r}: expected <table> or <table> where <condition>, as in steps where step >= 20")
+    table, condition = match[1], match[2]
+    if table not in TABLES:
+        raise InputError(f"unknown table {table!r}; tables: {', '.join(TABLES)}")
+    accepted = parser.condition(condition) if condition else None
+    if accepted:
+        _check_columns(table, accepted, metrics)
+    return Rows(" ".join(text.split()), table, accepted)
+
+
+def _check_columns(table: str, expression: Expression, metrics: frozenset[str]) -> None:
+    known = TABLES[table] | (metrics if table == "steps" else OPEN)
+    unknown = sorted(expression.columns - known) if known else []
+    if unknown:
+        advice = "; a metric of the trainable is declared under metrics" if table == "steps" else ""
+        raise InputError(f"unknown column {unknown[0]!r} of table {table}; known: {', '.join(sorted(known))}{advice}")

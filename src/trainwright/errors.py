@@ -1,0 +1,67 @@
+"""Errors, in one tree. Each leaf's docstring is the situation; `exit_code` is what the command returns.
+
+TrainwrightError              1  internal error
+├── InputError                2  wrong input: a configuration, a contract, an argument
+│   └── MissingExtraError     2  an optional part is not installed
+├── DeviceUnavailableError    5  the device that was asked for is not there
+├── DataError                 6  data missing, damaged or exhausted
+│   └── DataExhaustedError    6  `exhaustion: halt` and every window was seen
+├── StoreError                7  a checkpoint or a store failed
+│   └── DamagedCheckpointError 7 a file of a checkpoint is not what its manifest says
+└── MemoryExhaustedError      8  out of memory
+
+What is expected of a run (a gate that fails, an abort by a guard) is a value, `outcome.Outcome`, not an error.
+"""
+
+from typing import ClassVar
+
+
+class TrainwrightError(Exception):
+    """An error of Trainwright: its text says what, where, what was expected and what to do."""
+
+    exit_code: ClassVar[int] = 1
+
+
+class InputError(TrainwrightError):
+    """What the user wrote cannot be used as it stands."""
+
+    exit_code = 2
+
+
+class MissingExtraError(InputError):
+    """An optional part is not installed."""
+
+    def __init__(self, package: str, extra: str) -> None:
+        super().__init__(f"{package} is not installed; run: pip install 'trainwright[{extra}]'")
+
+
+class DeviceUnavailableError(TrainwrightError):
+    """The device that was asked for is not there. An explicit request never falls back to another device."""
+
+    exit_code = 5
+
+
+class DataError(TrainwrightError):
+    """Data are missing, damaged or too few."""
+
+    exit_code = 6
+
+
+class DataExhaustedError(DataError):
+    """Every window was seen once and `exhaustion: halt` forbids another pass."""
+
+
+class StoreError(TrainwrightError):
+    """A checkpoint could not be written or read."""
+
+    exit_code = 7
+
+
+class DamagedCheckpointError(StoreError):
+    """A file of a checkpoint is missing or differs from its manifest."""
+
+
+class MemoryExhaustedError(TrainwrightError):
+    """The device or the host has no memory left."""
+
+    exit_code = 8

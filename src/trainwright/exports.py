@@ -1,0 +1,180 @@
+"""What is made of a finished run: text of its language model, and a folder that Hugging Face loads."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer
+
+from trainwright import rng
+from trainwright.checkpoints.checkpoints import Checkpoint, Checkpoints, Manifest
+from trainwright.checkpoints.open import open_store
+from trainwright.config import RunConfig
+from trainwright.data import shards
+from trainwright.data import tokenizer as tokenizers
+from trainwright.errors import DamagedCheckpointError, DataError, InputError, StoreError
+from trainwright.files import make_directory, sha256_of_file
+from trainwright.models import huggingface
+from trainwright.models.decoder import RMS_EPS, ROPE_THETA, Decoder, Shape
+from trainwright.models.generate import generate
+from trainwright.rundir import RunDirectory, write_json
+from trainwright.state import State, under_prefix
+
+CHOICES = ("best", "last")
+FORMATS = ("hf",)
+PROVENANCE = "trainwright.json"
+MODEL_TYPE = "lm"
+WEIGHTS = "model.decoder"
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The decoder of a run's checkpoint, on the CPU, and where it is from."""
+
+    run: RunDirectory
+    manifest: Manifest
+    checkpoint: Checkpoint
+    decoder: Decoder
+
+
+def load_decoder(run: RunDirectory, choice: str = "best") -> Loaded:
+    """Load the checkpoint of the best validation, or the last one. Every hash is verified, nothing is written.
+
+    Errors: InputError for another choice or a run that trains no language model; StoreError when there is no such
+    checkpoint; DamagedCheckpointError.
+    """
+    checkpoints = Checkpoints(open_store(run.checkpoints))
+    checkpoint = _chosen(run, checkpoints, choice)
+    manifest, state = checkpoints.load(checkpoint)
+    return Loaded(run, manifest, checkpoint, _decoder(manifest, state, run))
+
+
+def _chosen(run: RunDirectory, checkpoints: Checkpoints, choice: str) -> Checkpoint:
+    if choice not in CHOICES:
+        raise InputError(f"checkpoint {choice!r} is not one of: {', '.join(CHOICES)}")
+    candidates = checkpoints.candidates(run.limits())
+    if not candidates:
+        raise StoreError(f"{run.path}: has no checkpoint to take weights from")
+    if choice == "last":
+        return candidates[0]
+    name = next((row.checkpoint for row in reversed(run.read_validations()) if row.is_best), None)
+    if name is None:
+        raise StoreError(f"{run.path}: was never validated, so no checkpoint is the best; choose --checkpoint last")
+    best = next((candidate for candidate in candidates if candidate.name == name), None)
+    if best is None:
+        raise StoreError(f"{run.path}: its best checkpoint, {name}, is gone or damaged; choose --checkpoint last")
+    return best
+
+
+def _decoder(manifest: Manifest, state: State, run: RunDirectory) -> Decoder:
+    stamped = manifest.stamp.architecture
+    if manifest.stamp.model_type != MODEL_TYPE:
+        raise InputError(f"{run.id}: holds a model of type {manifest.stamp.model_type!r}; expected {MODEL_TYPE!r}")
+    with rng.preserved(torch.device("cpu")):
+        decoder = Decoder(_shape(stamped, run))
+    try:
+        decoder.load_state_dict(under_prefix(WEIGHTS, state))
+    except RuntimeError as error:
+        raise DamagedCheckpointError(f"{run.id}: the weights do not fit the stamped architecture: {error}") from error
+    return decoder.eval()
+
+
+def _shape(stamped: dict[str, Any], run: RunDirectory) -> Shape:
+    names = [field.name for field in fields(Shape)]
+    expected = {"rms_eps": RMS_EPS, "rope_theta": ROPE_THETA}
+    differing = [f"{key} {stamped.get(key)!r}" for key, value in expected.items() if stamped.get(key) != value]
+    missing = [name for name in names if name not in stamped]
+    if differing or missing:
+        raise InputError(f"{run.id}: this release cannot build its architecture: {', '.join((*differing, *missing))}")
+    return Shape(**{name: stamped[name] for name in names})
+
+
+def sample(
+    run: RunDirectory,
+    prompt: str,
+    *,
+    max_tokens: int = 200,
+    temperature: float = 0.8,
+    top_k: int | None = 50,
+    seed: int = 0,
+    choice: str = "best",
+) -> str:
+    """Give the prompt and what the run's model continues it with; an empty prompt begins a document.
+
+    Errors: as `load_decoder`; DataError when the run's tokenizer is gone or another one; InputError as `generate`.
+    """
+    loaded = load_decoder(run, choice)
+    tokenizer = tokenizers.load(_tokenizer_file(loaded))
+    end = tokenizers.end_of_document_id(tokenizer)
+    ids = _ids(tokenizer, prompt)
+    continuation = generate(
+        loaded.decoder,
+        ids or [end],
+        max_new_tokens=max_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        seed=seed,
+        stop_token=end,
+    )
+    return str(tokenizer.decode([*ids, *continuation], skip_special_tokens=False))
+
+
+def _ids(tokenizer: Tokenizer, text: str) -> Sequence[int]:
+    return [int(token) for token in tokenizers.encode(tokenizer, [text])[0]]
+
+
+def _tokenizer_file(loaded: Loaded) -> Path:
+    """Give the tokenizer that the run was trained with. Errors: DataError when it is not there or not the same."""
+    data = RunConfig.load(loaded.run.config).data.options()
+    path = Path(str(data.get("path"))) / shards.TOKENIZER
+    expected = loaded.manifest.stamp.hashes.get("tokenizer")
+    if expected is None:
+        raise DataError(f"{loaded.run.id}: was trained on shards without a tokenizer, so no text can be made of tokens")
+    if not path.is_file():
+        raise DataError(f"{path}: the tokenizer of {loaded.run.id} is not there; put its data folder back")
+    if sha256_of_file(path) != expected:
+        raise DataError(f"{path}: is another tokenizer than {loaded.run.id} was trained with; put its own back")
+    return path
+
+
+def export(run: RunDirectory, out: Path, *, kind: str, choice: str = "best") -> Path:
+    """Write the model of a run as a folder, with its tokenizer where there is one, and give the folder.
+
+    Errors: as `load_decoder`; InputError for an unknown `kind` or a folder that holds anything but an earlier export;
+    DataError as `sample`; StoreError when it cannot be written.
+    """
+    if kind not in FORMATS:
+        raise InputError(f"format {kind!r} is not one of: {', '.join(FORMATS)}")
+    _refuse_foreign(out)
+    loaded = load_decoder(run, choice)
+    tokenizer = _tokenizer_file(loaded) if "tokenizer" in loaded.manifest.stamp.hashes else None
+    end = tokenizers.end_of_document_id(tokenizers.load(tokenizer)) if tokenizer else None
+    stop_token = None if end is None else (end, tokenizers.END_OF_DOCUMENT)
+    try:
+        make_directory(out)
+        write_json(out / PROVENANCE, _provenance(loaded))
+        huggingface.export(out, loaded.decoder, tokenizer=tokenizer, stop_token=stop_token)
+    except OSError as error:
+        raise StoreError(f"{error.filename or out}: cannot be written: {error.strerror or error}") from error
+    return out
+
+
+def _refuse_foreign(out: Path) -> None:
+    if out.exists() and not out.is_dir():
+        raise InputError(f"{out}: is a file; --out names a folder")
+    if out.is_dir() and any(out.iterdir()) and not (out / PROVENANCE).is_file():
+        raise InputError(f"{out}: is not empty and holds no earlier export; --out another folder")
+
+
+def _provenance(loaded: Loaded) -> dict[str, Any]:
+    stamp = loaded.manifest.stamp
+    weights = loaded.manifest.files.get("model.safetensors")
+    return {
+        "run": stamp.run,
+        "checkpoint": loaded.checkpoint.name,
+        "step": loaded.manifest.step,
+        "config_sha256": stamp.config_sha256,
+        "weights_sha256": weights.sha256 if weights else None,
+    }

@@ -1,0 +1,296 @@
+"""The one loop: stop? validate? save? one step; record. It knows a trainable, a recorder and checkpoints; no queue.
+
+All that it remembers is in `LoopState`, and all of that is in every checkpoint.
+"""
+
+import math
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from time import perf_counter
+from typing import final
+
+import msgspec
+
+from trainwright import guards
+from trainwright.budget import LoopSettings
+from trainwright.checkpoints.checkpoints import Checkpoint, Checkpoints, Stamp, superseded
+from trainwright.errors import DataExhaustedError, StoreError
+from trainwright.loopstate import Ending, LoopState, Noted
+from trainwright.metrics import StepMetrics
+from trainwright.outcome import Outcome
+from trainwright.recorder import Recorder
+from trainwright.rundir import now
+from trainwright.signals import StopRequest
+from trainwright.state import State, require
+from trainwright.steps import Done, Stepper, stepper_for
+from trainwright.trainable import Trainable
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The loop's result: the ending, the steps taken, the best validation, and where the seconds went."""
+
+    outcome: Outcome
+    why: str
+    step: int
+    best: float | None
+    best_checkpoint: str | None
+    seconds: Mapping[str, float]
+
+
+@final
+class Loop:
+    """One attempt at a run. `restore` first if there is a checkpoint, then `run` once.
+
+    `judge` is asked after each validation; a reason from it ends the run. `utilisation` gives the GPU's, in percent.
+    """
+
+    def __init__(
+        self,
+        trainable: Trainable,
+        settings: LoopSettings,
+        *,
+        recorder: Recorder,
+        checkpoints: Checkpoints,
+        stamp: Stamp,
+        stop: StopRequest | None = None,
+        utilisation: Callable[[], float | None] = lambda: None,
+        judge: Callable[[], str | None] = lambda: None,
+        stepper: Callable[[Trainable, LoopSettings, guards.ExplosionGuard], Stepper] = stepper_for,
+    ) -> None:
+        self._trainable = trainable
+        self._settings = settings
+        self._recorder = recorder
+        self._checkpoints = checkpoints
+        self._stamp = stamp
+        self._stop = stop or StopRequest()
+        self._utilisation = utilisation
+        self._judge = judge
+        section = settings.explosion
+        self._explosion = guards.ExplosionGuard(
+            section.policy, ratio=section.ratio, window=section.window, max_skips=section.max_skips
+        )
+        self._stepper = stepper(trainable, settings, self._explosion)
+        self._saved_at: int | None = None
+        self._seconds = {"training": 0.0, "validation": 0.0, "checkpoint": 0.0}
+        self._seconds_before = 0.0
+        self._phase, self._phase_began = "training", perf_counter()
+        self.state = LoopState()
+
+    def restore(self, state: State) -> None:
+        """Take up a checkpoint: the trainable's state and the loop's own."""
+        self._trainable.load_checkpoint(state)
+        self.state = msgspec.convert(require(state, "loop"), LoopState)
+        self._explosion.restore(self.state.norms, self.state.skips)
+        self._seconds_before = msgspec.convert(require(state, "loop_seconds"), float)
+        self._saved_at = self.state.step
+
+    def run(self) -> Ended:
+        """Train until something ends it. Errors: StoreError; the newest checkpoint may then be older than the step."""
+        self._phase_began = perf_counter()
+        while True:
+            if self._stop.received is not None:
+                return self._stopped_by_signal(self._stop.received)
+            reached = self._budget_reached()
+            if self._validation_due(at_end=reached is not None):
+                self._validate()
+            elif self._checkpoint_due():
+                self._save()
+            ending = self.state.ending or reached
+            if ending is not None:
+                return self._end(ending)
+            try:
+                self._take_in(self._stepper.take(self._next_step))
+            except DataExhaustedError as error:
+                self._save_once()
+                return self._end(self.state.ending or Ending(Outcome.DATA_EXHAUSTED.label, str(error)))
+
+    # -- what is due -------------------------------------------------------------------------------------------------
+
+    @property
+    def _next_step(self) -> int:
+        return self.state.step + self._stepper.in_flight
+
+    def _budget_reached(self) -> Ending | None:
+        settings = self._settings
+        if settings.total_steps is not None and self._next_step >= settings.total_steps:
+            return Ending(Outcome.DONE.label, f"budget of {settings.total_steps} steps reached")
+        items = self.state.items_seen + self._stepper.items_in_flight
+        if settings.total_items is not None and items >= settings.total_items:
+            return Ending(Outcome.DONE.label, f"budget of {settings.total_items} {self._trainable.unit} reached")
+        if settings.max_seconds is not None and self._seconds_in_all() >= settings.max_seconds:
+            return Ending(Outcome.DONE.label, f"budget of {settings.max_seconds:g} seconds reached")
+        return None
+
+    def _validation_due(self, *, at_end: bool) -> bool:
+        step = self._next_step
+        if self.state.validated_at == step or self.state.ending is not None:
+            return False
+        if step == 0:
+            return self._settings.validate_at_start
+        return at_end or step % self._settings.validate_every == 0
+
+    def _checkpoint_due(self) -> bool:
+        every, step = self._settings.checkpoint_every, self._next_step
+        return every is not None and step > 0 and step % every == 0 and self._saved_at != step
+
+    # -- steps -------------------------------------------------------------------------------------------------------
+
+    def _take_in(self, steps: Sequence[Done]) -> None:
+        for done in steps:
+            self._record(done)
+            if done.problem or done.action:
+                self._leave_event(done)
+            if done.ends_run:
+                self._trainable.step = self.state.step = done.taken.step
+
+    def _record(self, done: Done) -> None:
+        taken, state, unit = done.taken, self.state, self._trainable.unit
+        if taken.epoch != state.epoch:
+            self._recorder.event("wrapped_data", taken.step, epoch=taken.epoch)
+            state.epoch = taken.epoch
+        rate = taken.items / done.wall_ms * 1000 if done.wall_ms > 0 else math.inf
+        row = StepMetrics(
+            step=taken.step,
+            train_loss=done.loss,
+            grad_norm=done.norm,
+            lr=taken.learning_rate,
+            tokens_per_sec=rate if unit == "tokens" else msgspec.UNSET,
+            samples_per_sec=rate if unit == "samples" else msgspec.UNSET,
+            gpu_util_pct=self._utilisation(),
+            wall_ms=done.wall_ms,
+            extra={unit: taken.items, **taken.metrics},
+        )
+        self._recorder.step(row)
+        state.note_step(taken.step, taken.items, done.loss, done.norm)
+
+    def _leave_event(self, done: Done) -> None:
+        """Put on record what a guard did; end the run where it says so."""
+        step, ratio = done.taken.step, self._settings.explosion.ratio
+        if done.problem:
+            guard, action, reason = "not_finite", "abort", done.problem
+        else:
+            guard, action = "explosion", done.action or ""
+            reason = f"step {step}: grad_norm {done.norm:.6g} is above {ratio:g} × the running median"
+        kind = "skipped_step" if action == "skip" else "guard"
+        self._recorder.event(kind, step, guard=guard, action=action, reason=reason, skips=self._explosion.skips)
+        if done.ends_run:
+            self.state.ending = Ending(Outcome.ABORTED.label, reason)
+
+    # -- validation and checkpoints ----------------------------------------------------------------------------------
+
+    def _validate(self) -> None:
+        self._take_in(self._stepper.drain())
+        state, trainable = self.state, self._trainable
+        if state.ending is not None:
+            return
+        began = perf_counter()
+        with self._in_phase("validation"):
+            validation = trainable.validate()
+        seconds = perf_counter() - began
+        noted = state.note_validation(validation, trainable.validation_metric.direction or "min", self._settings)
+        self._save(noted, seconds)
+        if state.ending is None:
+            with self._in_phase("validation"):
+                reason = self._judge()
+            state.ending = Ending(Outcome.ABORTED.label, reason) if reason else None
+        if state.ending is not None:
+            aborted = state.ending.outcome == Outcome.ABORTED.label
+            self._recorder.event("guard" if aborted else "early_stopped", state.step, reason=state.ending.why)
+
+    def _save(self, noted: Noted | None = None, validation_seconds: float = 0.0) -> None:
+        """Write the files, then the rows that they rest on, then the manifest that makes them count; then tidy."""
+        self._take_in(self._stepper.drain())
+        began = perf_counter()
+        with self._in_phase("checkpoint"):
+            state = self.state
+            name = Checkpoint(state.step, self._stamp.attempt).name
+            state.best_checkpoint = name if noted and noted.is_best else state.best_checkpoint
+            state.norms, state.skips = self._explosion.norms, self._explosion.skips
+            pending = self._checkpoints.write(self._whole_state(), step=state.step, stamp=self._stamp, time=now())
+            if noted:
+                row = state.row(
+                    noted,
+                    epoch=self._trainable.epoch,
+                    checkpoint=name,
+                    optimizer_sha256=pending.optimizer_sha256,
+                    seconds=validation_seconds,
+                )
+                self._recorder.validation(row)
+            self._recorder.sync()
+            pending.commit()
+            self._saved_at = state.step
+            detail = {"bytes": pending.size_bytes, "seconds": round(perf_counter() - began, 6)}
+            self._recorder.event("checkpoint_saved", state.step, checkpoint=name, **detail)
+            self._retire()
+
+    def _save_once(self) -> None:
+        self._take_in(self._stepper.drain())
+        if self._saved_at != self.state.step and self.state.ending is None:
+            self._save()
+
+    def _whole_state(self) -> State:
+        return {
+            **self._trainable.save_checkpoint(),
+            "loop": msgspec.to_builtins(self.state),
+            "loop_seconds": self._seconds_in_all(),
+        }
+
+    def _retire(self) -> None:
+        settings = self._settings
+        removed = superseded(
+            self._checkpoints.candidates(),
+            best=self.state.best_checkpoint,
+            keep_last=settings.keep_last,
+            keep_every=settings.keep_every,
+        )
+        self._checkpoints.retire(removed)
+        for checkpoint in removed:
+            self._recorder.event("checkpoint_removed", checkpoint.step, checkpoint=checkpoint.name, reason="retention")
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    def _stopped_by_signal(self, number: int) -> Ended:
+        self._save_once()
+        name = signal.Signals(number).name
+        self._recorder.event("signal", self.state.step, signal=name)
+        outcome = Outcome.INTERRUPTED if number == signal.SIGINT else Outcome.TERMINATED
+        return self._end(self.state.ending or Ending(outcome.label, f"stopped by {name} after step {self.state.step}"))
+
+    def _end(self, ending: Ending) -> Ended:
+        self._take_in(self._stepper.drain())
+        ending = self.state.ending or ending
+        self._recorder.event("finished", self.state.step, outcome=ending.outcome, why=ending.why)
+        self._recorder.sync()
+        return self._ended(Outcome.of(ending.outcome), ending.why)
+
+    def broken(self, outcome: Outcome, why: str) -> Ended:
+        """End after an error that is an outcome: nothing more is saved, the newest checkpoint stands."""
+        with suppress(StoreError):
+            self._recorder.event("finished", self.state.step, outcome=outcome.label, why=why)
+        return self._ended(outcome, why)
+
+    def _ended(self, outcome: Outcome, why: str) -> Ended:
+        self._enter("training")
+        state = self.state
+        return Ended(outcome, why, state.step, state.best, state.best_checkpoint, dict(self._seconds))
+
+    # -- where the time goes -----------------------------------------------------------------------------------------
+
+    def _enter(self, phase: str) -> None:
+        moment = perf_counter()
+        self._seconds[self._phase] += moment - self._phase_began
+        self._phase, self._phase_began = phase, moment
+
+    @contextmanager
+    def _in_phase(self, phase: str) -> Iterator[None]:
+        self._enter(phase)
+        try:
+            yield
+        finally:
+            self._enter("training")
+
+    def _seconds_in_all(self) -> float:
+        return self._seconds_before + sum(self._seconds.values()) + perf_counter() - self._phase_began

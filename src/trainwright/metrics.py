@@ -1,0 +1,238 @@
+"""The rows of a run, and the one reader of them: loop at resume, judge, report and API all read through here."""
+
+import math
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+
+from trainwright.errors import DataError, InputError, StoreError
+
+NONFINITE_SUFFIX = "_nonfinite"
+NONFINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+MEASURED_STEP_FIELDS = ("step", "train_loss", "grad_norm", "lr", "gpu_util_pct", "wall_ms")
+THROUGHPUT_FIELDS = ("tokens_per_sec", "samples_per_sec")
+
+
+class StepMetrics(msgspec.Struct, frozen=True, kw_only=True):
+    """One row of steps.jsonl, as contract training-loop-pretrain-v1, version 1.5.0, requires it.
+
+    `train_loss` mean over the items of the step · `grad_norm` global L2 over all parameters before clipping · `lr`
+    read back from the optimizer that took the step · `tokens_per_sec` (a trainable that counts samples has
+    `samples_per_sec` in its place) · `gpu_util_pct` newest NVML sample, None without a sensor · `wall_ms` from before
+    the first `next_batch` to after `optimizer_step` · `extra` what the trainable declared, flat in the file.
+    Errors: InputError when `wall_ms` is negative or not finite, or no throughput is given.
+    """
+
+    step: int
+    train_loss: float
+    grad_norm: float
+    lr: float
+    tokens_per_sec: float | msgspec.UnsetType = msgspec.UNSET
+    samples_per_sec: float | msgspec.UnsetType = msgspec.UNSET
+    gpu_util_pct: float | None
+    wall_ms: float
+    extra: Mapping[str, float | None] = {}
+    wall_ms_measured: bool = True
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.wall_ms < math.inf:
+            raise InputError(f"row of step {self.step}: wall_ms is {self.wall_ms}; a clock gives a finite number ≥ 0")
+        if self.tokens_per_sec is msgspec.UNSET and self.samples_per_sec is msgspec.UNSET:
+            raise InputError(f"row of step {self.step}: neither tokens_per_sec nor samples_per_sec is given")
+
+    @property
+    def throughput(self) -> float:
+        """Give items a second, of whichever unit the trainable counts."""
+        return self.tokens_per_sec if isinstance(self.tokens_per_sec, float) else cast("float", self.samples_per_sec)
+
+    def encode(self) -> bytes:
+        """Give the line, newline included; a number that is not finite becomes null and a sibling key."""
+        row: dict[str, Any] = {
+            "step": self.step,
+            "train_loss": self.train_loss,
+            "grad_norm": self.grad_norm,
+            "lr": self.lr,
+        }
+        if self.tokens_per_sec is msgspec.UNSET:
+            row["samples_per_sec"] = self.samples_per_sec
+        else:
+            row["tokens_per_sec"] = self.tokens_per_sec
+        row["gpu_util_pct"] = self.gpu_util_pct
+        if self.wall_ms_measured:
+            row["wall_ms"] = self.wall_ms
+        row.update(self.extra)
+        return encode_line(row)
+
+
+class ValidationRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One row of validations.jsonl. `step` counts the updates done before it; `patience` the validations since best."""
+
+    step: int
+    epoch: int
+    metric: str
+    value: float
+    n: int
+    standard_error: float | None
+    best: float | None
+    is_best: bool
+    patience: int
+    train_loss_mean: float | None
+    tokens_seen: int
+    grad_norm_max: float | None
+    optimizer_state_sha256: str
+    wall_seconds: float
+    checkpoint: str
+
+    def encode(self) -> bytes:
+        return encode_line(msgspec.structs.asdict(self))
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True):
+    """One row of events.jsonl: something that happened, outside the numbers. `time` is UTC, ISO 8601."""
+
+    time: str
+    kind: str
+    step: int | None
+    attempt: int
+    detail: dict[str, Any] = {}
+
+    def encode(self) -> bytes:
+        return msgspec.json.encode(self) + b"\n"
+
+
+def encode_line(row: dict[str, Any]) -> bytes:
+    try:
+        finite = math.isfinite(math.fsum(v for v in row.values() if type(v) is float))
+    except (OverflowError, ValueError):
+        finite = False
+    return msgspec.json.encode(row if finite else _with_siblings(row)) + b"\n"
+
+
+def _with_siblings(row: dict[str, Any]) -> dict[str, Any]:
+    whole: dict[str, Any] = {}
+    for name, value in row.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            whole[name] = None
+            whole[name + NONFINITE_SUFFIX] = "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
+        else:
+            whole[name] = value
+    return whole
+
+
+def _without_siblings(row: dict[str, Any]) -> dict[str, Any]:
+    for key in [key for key in row if key.endswith(NONFINITE_SUFFIX)]:
+        row[key.removesuffix(NONFINITE_SUFFIX)] = NONFINITE[row.pop(key)]
+    return row
+
+
+class RowWriter:
+    """Appends rows to a file, each by one write: a killed process loses none that was handed over.
+
+    Errors: StoreError naming file and reason when the disk takes no more; a row that was cut is taken back.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+
+    def write(self, line: bytes) -> None:
+        try:
+            written = os.write(self._descriptor, line)
+            if written < len(line):
+                self._write_rest(line, written)
+        except OSError as error:
+            raise self._failed(f"a row of {len(line)} bytes cannot be written", error) from error
+
+    def _write_rest(self, line: bytes, written: int) -> None:
+        """Write what a short write left, or take its beginning back, so that the next row starts a line."""
+        try:
+            while written < len(line):
+                written += os.write(self._descriptor, line[written:])
+        except OSError:
+            os.ftruncate(self._descriptor, os.fstat(self._descriptor).st_size - written)
+            raise
+
+    def sync(self) -> None:
+        try:
+            os.fsync(self._descriptor)
+        except OSError as error:
+            raise self._failed("rows cannot be made durable", error) from error
+
+    def _failed(self, what: str, error: OSError) -> StoreError:
+        free = shutil.disk_usage(self._path.parent).free
+        return StoreError(f"{self._path}: {what}: {error.strerror}; {free} bytes are free there")
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+@dataclass(frozen=True, slots=True)
+class WholeLines:
+    """The whole lines of a file; `torn` tells that a last one without its newline was left out."""
+
+    path: Path
+    lines: list[bytes]
+    torn: bool
+
+
+def whole_lines(path: Path) -> WholeLines:
+    """Read the lines that were written to their end; a missing file has none."""
+    data = path.read_bytes() if path.exists() else b""
+    *lines, rest = data.split(b"\n")
+    return WholeLines(path, lines, torn=bool(rest))
+
+
+_ROW = msgspec.json.Decoder(dict[str, int | float | str | None])
+_VALIDATION = msgspec.json.Decoder(dict[str, int | float | str | bool | None])
+_EVENT = msgspec.json.Decoder(Event)
+
+
+def read_steps(path: Path) -> list[StepMetrics]:
+    """Read steps.jsonl. Rows of contract 1.4.0, without `wall_ms`, load with 0.0 marked as not measured.
+
+    Errors: DataError with file and line number for a broken line that is not the torn last one.
+    """
+    return list(_read(path, _step_row))
+
+
+def read_validations(path: Path) -> list[ValidationRow]:
+    return list(_read(path, lambda line: msgspec.convert(_without_siblings(_VALIDATION.decode(line)), ValidationRow)))
+
+
+def read_events(path: Path) -> list[Event]:
+    return list(_read(path, _EVENT.decode))
+
+
+def _read(path: Path, decode: Any) -> Iterator[Any]:
+    for number, line in enumerate(whole_lines(path).lines, 1):
+        try:
+            yield decode(line)
+        except (msgspec.MsgspecError, ValueError, KeyError, TypeError, InputError) as error:
+            raise DataError(f"{path}:{number}: is not a valid row: {error}") from error
+
+
+def _step_row(line: bytes) -> StepMetrics:
+    row = _without_siblings(_ROW.decode(line))
+    core = {name: row.pop(name) for name in (*MEASURED_STEP_FIELDS, *THROUGHPUT_FIELDS) if name in row}
+    measured = "wall_ms" in core
+    return msgspec.convert(
+        {**core, "wall_ms": core.get("wall_ms", 0.0), "extra": row, "wall_ms_measured": measured}, StepMetrics
+    )
+
+
+def steps_as_columns(rows: Iterable[StepMetrics]) -> dict[str, list[Any]]:
+    """Give the rows as columns: required fields, throughput, then every extra; absent values are None."""
+    rows = list(rows)
+    throughput = [name for name in THROUGHPUT_FIELDS if any(getattr(row, name) is not msgspec.UNSET for row in rows)]
+    columns: dict[str, list[Any]] = {name: [getattr(row, name) for row in rows] for name in MEASURED_STEP_FIELDS}
+    columns["wall_ms"] = [row.wall_ms if row.wall_ms_measured else None for row in rows]
+    for name in throughput or THROUGHPUT_FIELDS[:1]:
+        columns[name] = [None if (v := getattr(row, name)) is msgspec.UNSET else v for row in rows]
+    for name in dict.fromkeys(name for row in rows for name in row.extra):
+        columns[name] = [row.extra.get(name) for row in rows]
+    return columns

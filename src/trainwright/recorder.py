@@ -1,0 +1,63 @@
+"""Writes the rows of one attempt and tells whoever watches."""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from trainwright.metrics import Event, RowWriter, StepMetrics, ValidationRow
+from trainwright.rundir import Attempt, now
+
+
+class Watcher(Protocol):
+    """Sees each row after it was written. It must be quick: it runs between steps."""
+
+    def on_step(self, row: StepMetrics) -> None: ...
+    def on_validation(self, row: ValidationRow) -> None: ...
+    def on_event(self, event: Event) -> None: ...
+    def on_plan(self, total_steps: int | None) -> None:
+        """Hear, before the first step, how many there will be; None where that is not known."""
+
+    def on_verdicts(self, verdicts: Sequence[Any]) -> None:
+        """Hear what the gates that are due at a validation say of the files so far."""
+
+
+class Silent:
+    """Watches and says nothing."""
+
+    def on_step(self, row: StepMetrics) -> None: ...
+    def on_validation(self, row: ValidationRow) -> None: ...
+    def on_event(self, event: Event) -> None: ...
+    def on_plan(self, total_steps: int | None) -> None: ...
+    def on_verdicts(self, verdicts: Sequence[Any]) -> None: ...
+
+
+class Recorder:
+    """The row files of one attempt, open for appending."""
+
+    def __init__(self, attempt: Attempt, watcher: Watcher) -> None:
+        self.attempt = attempt.number
+        self._steps = RowWriter(attempt.steps)
+        self._validations = RowWriter(attempt.validations)
+        self._events = RowWriter(attempt.events)
+        self._watcher = watcher
+
+    def step(self, row: StepMetrics) -> None:
+        self._steps.write(row.encode())
+        self._watcher.on_step(row)
+
+    def validation(self, row: ValidationRow) -> None:
+        self._validations.write(row.encode())
+        self._watcher.on_validation(row)
+
+    def event(self, kind: str, step: int | None = None, **detail: Any) -> None:
+        event = Event(time=now(), kind=kind, step=step, attempt=self.attempt, detail=detail)
+        self._events.write(event.encode())
+        self._watcher.on_event(event)
+
+    def sync(self) -> None:
+        """Make every row so far durable: done before a checkpoint's manifest names their step."""
+        for writer in (self._steps, self._validations, self._events):
+            writer.sync()
+
+    def close(self) -> None:
+        for writer in (self._steps, self._validations, self._events):
+            writer.close()

@@ -1,0 +1,283 @@
+"""The run directory: the one place that knows every file name of a run, and the joining of its attempts."""
+
+import fcntl
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from trainwright.errors import InputError, StoreError
+from trainwright.files import make_directory, write_atomically
+from trainwright.metrics import (
+    Event,
+    StepMetrics,
+    ValidationRow,
+    read_events,
+    read_steps,
+    read_validations,
+    whole_lines,
+)
+from trainwright.outcome import Outcome
+
+ATTEMPT_EVENTS = frozenset({"started", "resumed", "not_exact", "checkpoint_rejected", "signal", "finished"})
+ROW_EVENTS = frozenset({"skipped_step", "wrapped_data", "guard"})  # their step is a row's, not a count of updates
+
+
+class Start(msgspec.Struct, frozen=True, kw_only=True):
+    """start.json of an attempt: what it began from, and what its rows declare."""
+
+    attempt: int
+    time: str
+    step: int
+    checkpoint: str | None
+    parent: str | None = None
+    unit: str = "tokens"
+    metrics: dict[str, str] = {}
+    device: str = "cpu"
+    pid: int = 0
+    command: list[str] = []
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """result.json. `attempts` is the number of the attempt that ended so; `verdicts` are the judge's, as JSON."""
+
+    run: str = ""
+    outcome: str
+    exit_code: int
+    why: str
+    step: int
+    best_validation: float | None
+    best_checkpoint: str | None = None
+    seconds: dict[str, float] = {}
+    attempts: int
+    parent: str | None = None
+    verdicts: list[dict[str, Any]] = []
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """The files of one attempt."""
+
+    directory: Path
+    number: int
+
+    @property
+    def start_file(self) -> Path:
+        return self.directory / "start.json"
+
+    @property
+    def steps(self) -> Path:
+        return self.directory / "steps.jsonl"
+
+    @property
+    def validations(self) -> Path:
+        return self.directory / "validations.jsonl"
+
+    @property
+    def events(self) -> Path:
+        return self.directory / "events.jsonl"
+
+    def start(self) -> Start:
+        start: Start = read_json(self.start_file, Start)
+        return start
+
+
+@dataclass(frozen=True, slots=True)
+class RunDirectory:
+    """A run's directory, there or to be made."""
+
+    path: Path
+
+    @classmethod
+    def find(cls, run: str, runs_dir: Path) -> "RunDirectory":
+        """Find a run by path, by id below `runs_dir`, or the newest as `latest`. Errors: InputError that lists ids."""
+        if run == "latest" and (newest := all_runs(runs_dir)):
+            return newest[0]
+        for path in (Path(run), runs_dir / run):
+            if (path / "run.yaml").is_file():
+                return cls(path)
+        known = [found.path.name for found in all_runs(runs_dir)][:5]
+        raise InputError(
+            f"{run}: is no run directory and no run id below {runs_dir}; newest runs: {', '.join(known) or 'none'}"
+        )
+
+    @property
+    def id(self) -> str:
+        return self.path.resolve().name
+
+    @property
+    def config(self) -> Path:
+        return self.path / "run.yaml"
+
+    @property
+    def contract(self) -> Path:
+        return self.path / "contract.yaml"
+
+    @property
+    def environment(self) -> Path:
+        return self.path / "environment.json"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def result(self) -> Path:
+        return self.path / "result.json"
+
+    @property
+    def report(self) -> Path:
+        return self.path / "report.html"
+
+    @property
+    def steps(self) -> Path:
+        return self.path / "steps.jsonl"
+
+    @property
+    def validations(self) -> Path:
+        return self.path / "validations.jsonl"
+
+    @property
+    def events(self) -> Path:
+        return self.path / "events.jsonl"
+
+    def attempts(self) -> list[Attempt]:
+        """Give the attempts that started, in order."""
+        folders = (self.path / "attempts").glob("*/start.json")
+        return sorted((Attempt(f.parent, int(f.parent.name)) for f in folders), key=lambda a: a.number)
+
+    def read_result(self) -> Result | None:
+        """Give result.json while it stands: None before the run's end, and once a later attempt took the run up again.
+
+        Errors: InputError when the file is not what it should be.
+        """
+        if not self.result.exists():
+            return None
+        result: Result = read_json(self.result, Result)
+        if result.outcome not in {outcome.label for outcome in Outcome}:
+            raise InputError(f"{self.result}: {result.outcome!r} is no outcome of a run")
+        attempts = self.attempts()
+        return None if attempts and attempts[-1].number != result.attempts else result
+
+    def new_attempt(self) -> Attempt:
+        """Make the directory of the next attempt; its number is this process's alone."""
+        base = self.path / "attempts"
+        make_directory(base)
+        number = max((int(path.name) for path in base.iterdir()), default=0) + 1
+        directory = base / str(number)
+        directory.mkdir()
+        return Attempt(directory, number)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the run while it is trained. Errors: InputError when another process holds it."""
+        descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise InputError(
+                    f"{self.path}: another process is training this run; wait for it or stop it"
+                ) from error
+            yield
+        finally:
+            os.close(descriptor)
+
+    def read_steps(self) -> list[StepMetrics]:
+        """Give the rows that count, each step once: those of attempt n up to the start of attempt n + 1."""
+        return [
+            row
+            for attempt, limit in self._attempts_with_limits()
+            for row in read_steps(attempt.steps)
+            if limit is None or row.step < limit
+        ] or read_steps(self.steps)
+
+    def read_validations(self) -> list[ValidationRow]:
+        return [
+            row
+            for attempt, limit in self._attempts_with_limits()
+            for row in read_validations(attempt.validations)
+            if limit is None or row.step <= limit
+        ] or read_validations(self.validations)
+
+    def read_events(self) -> list[Event]:
+        """Give every event, less those that are bound to a step which a later attempt took again."""
+        return [
+            event
+            for attempt, limit in self._attempts_with_limits()
+            for event in read_events(attempt.events)
+            if limit is None or _counts(event, limit)
+        ] or read_events(self.events)
+
+    def _attempts_with_limits(self) -> list[tuple[Attempt, int | None]]:
+        attempts = self.attempts()
+        starts = [attempt.start().step for attempt in attempts]
+        return [(attempt, min(starts[index + 1 :], default=None)) for index, attempt in enumerate(attempts)]
+
+    def limits(self) -> dict[int, int]:
+        """Give attempt → the step at which a later one took over; what it saved beyond that does not count."""
+        return {attempt.number: limit for attempt, limit in self._attempts_with_limits() if limit is not None}
+
+    def torn_files(self) -> list[Path]:
+        """Give the row files whose last line was cut by a crash."""
+        files = [file for attempt in self.attempts() for file in (attempt.steps, attempt.validations, attempt.events)]
+        return [file for file in files if whole_lines(file).torn]
+
+    def join(self) -> None:
+        """Write the rows that count into the run's own files; the attempts' files stay."""
+        write_atomically(self.steps, b"".join(row.encode() for row in self.read_steps()))
+        write_atomically(self.validations, b"".join(row.encode() for row in self.read_validations()))
+        write_atomically(self.events, b"".join(event.encode() for event in self.read_events()))
+
+
+def _counts(event: Event, limit: int) -> bool:
+    """Tell whether an event stands although a later attempt began at step `limit`."""
+    if event.step is None or event.kind in ATTEMPT_EVENTS:
+        return True
+    return event.step < limit if event.kind in ROW_EVENTS else event.step <= limit
+
+
+def create_run(name: str, runs_dir: Path, config: str) -> RunDirectory:
+    """Make a run directory with its run.yaml. Errors: StoreError when it cannot be written."""
+    stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+    path = runs_dir / f"{name}-{stamp}-{secrets.token_hex(2)}"
+    try:
+        make_directory(runs_dir)
+        path.mkdir()
+        write_atomically(path / "run.yaml", config.encode())
+    except OSError as error:
+        raise StoreError(
+            f"{path}: the run directory cannot be made: {error.strerror}; choose another --runs-dir"
+        ) from error
+    return RunDirectory(path)
+
+
+def all_runs(runs_dir: Path) -> list[RunDirectory]:
+    """Give the runs below `runs_dir`, newest first."""
+    configs = sorted(runs_dir.glob("*/run.yaml"), key=lambda p: (p.stat().st_mtime, p.parent.name), reverse=True)
+    return [RunDirectory(path.parent) for path in configs]
+
+
+def write_json(path: Path, value: Any) -> None:
+    write_atomically(path, msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")
+
+
+def read_json(path: Path, kind: Any = dict[str, Any]) -> Any:
+    """Read one JSON file as `kind`. Errors: InputError with the file when it is missing or is something else."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+    except msgspec.MsgspecError as error:
+        raise InputError(f"{path}: is not what it should be: {error}") from error
+
+
+def now() -> str:
+    """Give the time as records carry it: UTC, ISO 8601, milliseconds."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,214 @@
+"""One optimizer update, and what is known of it: on the host at once, on a device that runs ahead some steps later."""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any, Protocol, final
+
+import torch
+from torch import Tensor
+
+from trainwright import guards
+from trainwright.budget import LoopSettings, micro_batches_of
+from trainwright.clocks import Clock, CudaClock, HostClock
+from trainwright.guards import ExplosionGuard
+from trainwright.trainable import Trainable
+
+STEPS_IN_FLIGHT = 8  # how many steps may be launched before a row is read
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What is known of a step without asking the device. `epoch` is the pass that it drew from."""
+
+    step: int
+    epoch: int
+    items: int
+    learning_rate: float
+    metrics: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A step with its numbers. `problem` tells what is not finite, `action` what the explosion guard did."""
+
+    taken: Taken
+    loss: float
+    norm: float
+    wall_ms: float
+    problem: str | None
+    action: guards.Action | None
+
+    @property
+    def ends_run(self) -> bool:
+        return self.problem is not None or self.action == "abort"
+
+
+class Stepper(Protocol):
+    """Takes steps; each is given back once, in order, when its numbers are known."""
+
+    items_in_flight: int
+
+    @property
+    def in_flight(self) -> int:
+        """Give the number of steps taken and not given back."""
+
+    def take(self, step: int) -> Sequence[Done]:
+        """Take step `step`. Errors: DataExhaustedError."""
+
+    def drain(self) -> Sequence[Done]:
+        """Wait for every step in flight. After one that ends the run nothing is given."""
+
+
+def stepper_for(trainable: Trainable, settings: LoopSettings, explosion: ExplosionGuard) -> Stepper:
+    kind = DeviceStepper if trainable.device.type == "cuda" and trainable.masks_steps else HostStepper
+    return kind(trainable, settings, explosion)
+
+
+def gradients(trainable: Trainable, micro_batches: int) -> tuple[Tensor, int]:
+    """Make the gradient of the mean loss over every item of the step; give that mean, 0-d, and the items."""
+    if micro_batches == 1:
+        batch = trainable.next_batch()
+        loss, items = trainable.compute_loss(trainable.forward(batch), batch)
+        trainable.backward(loss)
+        return loss.detach(), items
+    return _accumulated(trainable, micro_batches)
+
+
+def _accumulated(trainable: Trainable, micro_batches: int) -> tuple[Tensor, int]:
+    """Weight each micro-batch by its items, so that unequal ones give the gradient of the one big batch."""
+    total, items, first = torch.zeros((), device=trainable.device), 0, 1
+    for index in range(micro_batches):
+        batch = trainable.next_batch()
+        loss, weight = trainable.compute_loss(trainable.forward(batch), batch)
+        first = weight if index == 0 else first
+        trainable.backward(loss * (weight / first))
+        total += loss.detach() * weight
+        items += weight
+    trainable.scale_gradients(first / items)
+    return total / items, items
+
+
+@final
+class HostStepper:
+    """For a device whose numbers are at hand: a bad step is seen before the optimizer takes it."""
+
+    in_flight = items_in_flight = 0
+
+    def __init__(self, trainable: Trainable, settings: LoopSettings, explosion: ExplosionGuard) -> None:
+        self._trainable = trainable
+        self._settings = settings
+        self._explosion = explosion
+        self._micro_batches_per_epoch = trainable.micro_batches_per_epoch
+
+    def take(self, step: int) -> Sequence[Done]:
+        trainable, settings, explosion = self._trainable, self._settings, self._explosion
+        epoch = trainable.epoch
+        began = perf_counter()
+        trainable.learning_rate = settings.schedule.at(step)
+        count = micro_batches_of(step, self._micro_batches_per_epoch, settings.accumulate)
+        loss_tensor, items = gradients(trainable, count)
+        norm_tensor = trainable.clip_gradients(settings.clip_norm)
+        loss, norm = loss_tensor.item(), norm_tensor.item()
+        problem = guards.not_finite(step, loss, norm)
+        action = None if problem else explosion.act(norm, explosion.threshold)
+        if action == "skip":
+            trainable.step += 1
+        elif not problem and action != "abort":
+            trainable.optimizer_step()
+        learning_rate = trainable.learning_rate
+        trainable.zero_grad()
+        wall_ms = (perf_counter() - began) * 1000
+        taken = Taken(step, epoch, items, learning_rate, trainable.collect_metrics())
+        return (Done(taken, loss, norm, wall_ms, problem, action),)
+
+    def drain(self) -> Sequence[Done]:
+        return ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Launched:
+    """A step whose loss and gradient norm are on their way from the device."""
+
+    taken: Taken
+    numbers: Tensor
+    threshold: float | None
+    began: Any
+    ended: Any
+
+
+@final
+class DeviceStepper:
+    """For a device that runs ahead of the host: nothing waits for it.
+
+    A step that is not finite is masked on the device, and so is every later one, until the host has read its row; the
+    weights are then those before it. An explosion is skipped by the threshold that the host knew at its launch.
+    """
+
+    def __init__(self, trainable: Trainable, settings: LoopSettings, explosion: ExplosionGuard) -> None:
+        self._trainable = trainable
+        self._settings = settings
+        self._explosion = explosion
+        self._micro_batches_per_epoch = trainable.micro_batches_per_epoch
+        self._clock: Clock = CudaClock() if trainable.device.type == "cuda" else HostClock()
+        self._masked = torch.zeros((), device=trainable.device)
+        self._launched: deque[_Launched] = deque()
+        self.items_in_flight = 0
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._launched)
+
+    def take(self, step: int) -> Sequence[Done]:
+        self._launch(step)
+        done: list[Done] = []
+        while self._launched and (self.in_flight > STEPS_IN_FLIGHT or self._clock.is_past(self._launched[0].ended)):
+            done.append(self._settle())
+        return done
+
+    def drain(self) -> Sequence[Done]:
+        done: list[Done] = []
+        while self._launched:
+            done.append(self._settle())
+        return done
+
+    def _launch(self, step: int) -> None:
+        trainable, settings = self._trainable, self._settings
+        epoch = trainable.epoch
+        began = self._clock.mark()
+        trainable.learning_rate = settings.schedule.at(step)
+        count = micro_batches_of(step, self._micro_batches_per_epoch, settings.accumulate)
+        loss, items = gradients(trainable, count)
+        norm = trainable.clip_gradients(settings.clip_norm)
+        threshold = self._explosion.threshold
+        trainable.optimizer_step(self._mask(loss, norm, threshold))
+        learning_rate = trainable.learning_rate
+        trainable.zero_grad()
+        numbers = self._clock.fetch(torch.stack((loss.double(), norm.double())))
+        ended = self._clock.mark()
+        taken = Taken(step, epoch, items, learning_rate, trainable.collect_metrics())
+        self._launched.append(_Launched(taken, numbers, threshold, began, ended))
+        self.items_in_flight += items
+
+    def _mask(self, loss: Tensor, norm: Tensor, threshold: float | None) -> Tensor:
+        """Give 1.0 for a step that must change nothing. What is not finite masks every later step as well."""
+        bad = ~(torch.isfinite(loss) & torch.isfinite(norm))
+        self._masked = torch.maximum(self._masked, bad.to(self._masked.dtype))
+        if self._settings.explosion.policy != "skip" or threshold is None:
+            return self._masked
+        return torch.maximum(self._masked, (norm > threshold).to(self._masked.dtype))
+
+    def _settle(self) -> Done:
+        """Read the oldest launched step; when it ends the run, those after it are dropped."""
+        launched = self._launched.popleft()
+        self.items_in_flight -= launched.taken.items
+        wall_ms = self._clock.milliseconds(launched.began, launched.ended)
+        loss, norm = launched.numbers.tolist()
+        problem = guards.not_finite(launched.taken.step, loss, norm)
+        action = None if problem else self._explosion.act(norm, launched.threshold)
+        done = Done(launched.taken, loss, norm, wall_ms, problem, action)
+        if done.ends_run:
+            self._launched.clear()
+            self.items_in_flight = 0
+        return done

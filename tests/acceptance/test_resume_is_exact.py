@@ -1,0 +1,100 @@
+"""A run that was cut and resumed equals one that was not: rows, validations, weights, optimizer, random streams."""
+
+import random
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance import harness
+from trainwright.rundir import RunDirectory
+
+KILLS = 20
+
+
+@pytest.fixture(scope="module")
+def uncut(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
+    runs_dir = tmp_path_factory.mktemp("uncut")
+    assert harness.finish(harness.start(harness.train, harness.config(), runs_dir)) == 0
+    return harness.only_run(runs_dir)
+
+
+def resumed_to_the_end(runs_dir: Path) -> RunDirectory:
+    assert harness.finish(harness.start(harness.resume, runs_dir)) == 0
+    return harness.only_run(runs_dir)
+
+
+@pytest.mark.parametrize("seed", range(KILLS))
+def test_a_run_killed_at_a_random_moment_and_resumed_equals_the_uncut_one(
+    seed: int, uncut: RunDirectory, tmp_path: Path
+) -> None:
+    rows = random.Random(seed).randrange(1, 119)
+    child = harness.start(harness.train, harness.config(), tmp_path)
+    harness.until_rows(tmp_path, rows, child)
+    assert harness.kill(child) == -signal.SIGKILL
+    harness.assert_equal_to(uncut, resumed_to_the_end(tmp_path))
+
+
+def test_a_run_killed_again_and_again_equals_the_uncut_one(uncut: RunDirectory, tmp_path: Path) -> None:
+    child = harness.start(harness.train, harness.config(), tmp_path)
+    for rows in (12, 16, 40, 90):
+        harness.until_rows(tmp_path, rows, child)
+        assert harness.kill(child) == -signal.SIGKILL
+        child = harness.start(harness.resume, tmp_path)
+    assert harness.finish(child) == 0
+    run = harness.only_run(tmp_path)
+    assert len(run.attempts()) == 5
+    harness.assert_equal_to(uncut, run)
+
+
+@pytest.mark.parametrize("step", [1, 9, 10, 11, 19, 20, 120], ids="cut at step {}".format)
+def test_a_run_stopped_by_sigterm_around_the_ends_of_epochs_equals_the_uncut_one(
+    step: int, uncut: RunDirectory, tmp_path: Path
+) -> None:
+    """An epoch of the toy is 10 steps."""
+    child = harness.start(harness.train, harness.config(), tmp_path)
+    harness.until_rows(tmp_path, step, child)
+    if harness.kill(child, signal.SIGTERM) == 143:
+        resumed_to_the_end(tmp_path)
+    harness.assert_equal_to(uncut, harness.only_run(tmp_path))
+
+
+def test_a_run_killed_before_its_first_checkpoint_starts_again_and_equals_the_uncut_one(
+    uncut: RunDirectory, tmp_path: Path
+) -> None:
+    child = harness.start(harness.train, harness.config(validate__at_start=False), tmp_path)
+    harness.until_rows(tmp_path, 2, child)
+    harness.kill(child)
+    run = resumed_to_the_end(tmp_path)
+    assert harness.timeless_rows(run) == harness.timeless_rows(uncut)
+    assert harness.last_tensors(run) == harness.last_tensors(uncut)
+
+
+def test_accumulation_and_halves_of_windows_survive_a_kill(tmp_path: Path) -> None:
+    """An epoch of 10 micro-batches, accumulated by 4, is the windows 4, 4, 2."""
+    values = harness.config(train__accumulate=4, train__steps=30, validate__every="2 epochs")
+    runs = []
+    for name, kill in (("uncut", False), ("cut", True)):
+        folder = tmp_path / name
+        child = harness.start(harness.train, values, folder)
+        if kill:
+            harness.until_rows(folder, 8, child)
+            assert harness.kill(child) == -signal.SIGKILL
+            child = harness.start(harness.resume, folder)
+        assert harness.finish(child) == 0
+        runs.append(harness.only_run(folder))
+    harness.assert_equal_to(*runs)
+    assert [row.extra["samples"] for row in runs[0].read_steps()][:6] == [128, 128, 64] * 2
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+def test_a_language_model_killed_in_its_run_equals_the_uncut_one(compiled: bool, tmp_path: Path) -> None:
+    shards = harness.token_shards(tmp_path / "shards")
+    values = harness.language_model(shards, train__compile=compiled, train__threads=2)
+    whole = harness.start(harness.train, values, tmp_path / "uncut")
+    assert harness.finish(whole) == 0
+    child = harness.start(harness.train, values, tmp_path / "cut")
+    harness.until_rows(tmp_path / "cut", 33, child)
+    assert harness.kill(child) == -signal.SIGKILL
+    run = resumed_to_the_end(tmp_path / "cut")
+    harness.assert_equal_to(harness.only_run(tmp_path / "uncut"), run)

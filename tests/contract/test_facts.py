@@ -1,0 +1,242 @@
+"""Facts: what the judge sees of a run is what its files say, and files that lie about their extent are caught."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainwright.contract.facts import load_facts, steps_table
+from trainwright.contract.judge import Verdict, decides_exit, judge
+from trainwright.contract.load import load_contract
+from trainwright.contract.readings import Facts
+from trainwright.metrics import Event, StepMetrics, ValidationRow
+from trainwright.rundir import Attempt, RunDirectory, Start, create_run, now, write_json
+
+CONFIG = """
+name: small
+seed: 7
+device: cpu
+model: {type: lm, layers: 2}
+train: {mode: from_scratch, steps: 4, learning_rate: 0.001}
+schedule: {kind: cosine, warmup_steps: 1000}
+"""
+PRETRAIN = load_contract("training-loop-pretrain-v1")
+UNIFORM = math.log(4096)
+ENVIRONMENT = {
+    "device": "cpu",
+    "parameters": 1_000_000,
+    "git": {"commit": "abc", "dirty": False},
+    "command": ["trainwright"],
+    "hashes": {"data": "d" * 64, "tokenizer": "t" * 64},
+    "baselines": {"uniform_entropy": UNIFORM, "unigram_entropy": 6.47},
+    "target": 6.47,
+    "first_validation_cap": 2 * UNIFORM,
+    "explicit": {"learning_rate": True, "warmup_steps": False, "target": True, "first_validation_cap": False},
+    "items_per_epoch": 300,
+    "absent": {"gpu_util_pct": "device cpu has no GPU utilisation"},
+}
+
+
+def step_row(step: int, **changes: Any) -> StepMetrics:
+    fields = {"train_loss": 8.0 - step / 10, "grad_norm": 1.0, "lr": 1e-3, "gpu_util_pct": None, "wall_ms": 10.0}
+    values: dict[str, Any] = {"step": step, **fields, "tokens_per_sec": 10_000.0, "extra": {"tokens": 100}, **changes}
+    return StepMetrics(**values)
+
+
+def validation_row(step: int, value: float, **changes: Any) -> ValidationRow:
+    values: dict[str, Any] = {
+        "step": step,
+        "epoch": 0,
+        "metric": "val_loss",
+        "value": value,
+        "n": 512,
+        "standard_error": 0.01,
+        "best": value,
+        "is_best": True,
+        "patience": 0,
+        "train_loss_mean": 8.0,
+        "tokens_seen": step * 100,
+        "grad_norm_max": 1.0,
+        "optimizer_state_sha256": "0" * 64,
+        "wall_seconds": 0.1,
+        "checkpoint": f"step-{step:08d}.a1",
+        **changes,
+    }
+    return ValidationRow(**values)
+
+
+def event_line(attempt: int, kind: str, step: int, **detail: Any) -> bytes:
+    return Event(time=now(), kind=kind, step=step, attempt=attempt, detail=detail).encode()
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDirectory:
+    """Give a sound run of four steps and two validations, past the end of its data once."""
+    run = create_run("small", tmp_path, CONFIG)
+    write_json(run.environment, ENVIRONMENT)
+    attempt = begin(run, step=0)
+    attempt.steps.write_bytes(b"".join(step_row(step).encode() for step in range(4)))
+    rows = [validation_row(0, 8.4), validation_row(4, 6.4)]
+    attempt.validations.write_bytes(b"".join(row.encode() for row in rows))
+    events: list[tuple[str, int, dict[str, Any]]] = [
+        ("started", 0, {}),
+        ("checkpoint_saved", 0, {}),
+        ("wrapped_data", 3, {"epoch": 1}),
+    ]
+    ends = [("checkpoint_saved", 4, {}), ("finished", 4, {"outcome": "done", "why": "budget"})]
+    attempt.events.write_bytes(b"".join(event_line(1, kind, step, **detail) for kind, step, detail in [*events, *ends]))
+    for row in rows:
+        folder = run.checkpoints / row.checkpoint
+        folder.mkdir(parents=True)
+        (folder / "manifest.json").write_text("{}")
+    return run
+
+
+def begin(run: RunDirectory, step: int, parent: str | None = None) -> Attempt:
+    attempt = run.new_attempt()
+    write_json(attempt.start_file, Start(attempt=attempt.number, time=now(), step=step, checkpoint=None, parent=parent))
+    return attempt
+
+
+def verdicts(facts: Facts) -> dict[str, Verdict]:
+    return {verdict.gate: verdict for verdict in judge(PRETRAIN, facts)}
+
+
+def failing(run: RunDirectory) -> list[str]:
+    return [gate for gate, verdict in verdicts(load_facts(run)).items() if decides_exit(verdict)]
+
+
+def only(facts: Facts, table: str) -> dict[str, Any]:
+    [row] = facts[table].to_pylist()
+    return dict(row)
+
+
+def test_a_sound_run_holds_its_contract(run: RunDirectory) -> None:
+    found = verdicts(load_facts(run))
+    assert {gate: v.reason for gate, v in found.items() if decides_exit(v)} == {}
+    others = {gate: v.result for gate, v in found.items() if v.result != "pass"}
+    assert others == {"GATE-TRAIN-006": "no_evidence", "GATE-GPUTRAIN-004": "not_applicable"}
+
+
+def test_the_tables_hold_what_the_files_say(run: RunDirectory) -> None:
+    facts = load_facts(run)
+    assert facts["steps"]["step"].to_pylist() == [0, 1, 2, 3]
+    assert facts["steps"]["tokens"].to_pylist() == [100.0] * 4
+    assert set(facts["steps"]["gpu_util_absent"].to_pylist()) == {"device cpu has no GPU utilisation"}
+    assert facts["validations"]["has_manifest"].to_pylist() == [True, True]
+    assert facts["events"]["kind"].to_pylist()[-1] == "finished"
+    assert facts["checkpoints"].to_pydict() == {"name": ["step-00000000.a1", "step-00000004.a1"], "step": [0, 4]}
+    environment, config = only(facts, "environment"), only(facts, "config")
+    expected = {
+        "first_step": 0,
+        "steps_done": 4,
+        "tokens_per_epoch": 300,
+        "epoch_offset_tokens": 0,
+        "git_commit": "abc",
+    }
+    assert expected.items() <= environment.items()
+    assert {"mode": "from_scratch", "target": 6.47, "target_explicit": True, "seed": 7}.items() <= config.items()
+    assert {"model_layers": 2, "schedule_kind": "cosine", "warmup_steps": 1000}.items() <= config.items()
+    assert steps_table(run).equals(facts["steps"])
+
+
+def test_previous_and_best_before_are_finite_values_of_earlier_validations(run: RunDirectory) -> None:
+    values = [math.nan, 0.9, math.nan, 0.5, 0.7, math.inf, 0.6]
+    rows = [validation_row(step, value) for step, value in enumerate(values)]
+    run.attempts()[0].validations.write_bytes(b"".join(row.encode() for row in rows))
+    table = load_facts(run)["validations"]
+    assert table["previous"].to_pylist() == [None, None, 0.9, 0.9, 0.5, 0.7, 0.7]
+    assert table["best_before"].to_pylist() == [None, None, 0.9, 0.9, 0.5, 0.5, 0.5]
+    assert table["ordinal"].to_pylist() == [*range(7)]
+
+
+def test_a_bad_number_on_record_survives_into_the_table_and_fails(run: RunDirectory) -> None:
+    rows = [step_row(0), step_row(1, train_loss=math.nan), step_row(2, grad_norm=math.inf), step_row(3)]
+    run.attempts()[0].steps.write_bytes(b"".join(row.encode() for row in rows))
+    table = load_facts(run)["steps"]
+    assert math.isnan(table["train_loss"][1].as_py())
+    assert math.isinf(table["grad_norm"][2].as_py())
+    found = verdicts(load_facts(run))
+    assert (found["GATE-TRAIN-007"].result, found["GATE-TRAIN-007"].figures) == ("fail", {"nonfinite": 2.0})
+    assert found["GATE-TRAIN-001"].result == "pass"
+
+
+@pytest.mark.parametrize("kept", [[0, 1, 2], [1, 2, 3], [0, 1, 3], [0, 1, 1, 2, 3]])
+def test_a_lost_or_repeated_row_is_found_though_the_file_reads_well(run: RunDirectory, kept: list[int]) -> None:
+    run.attempts()[0].steps.write_bytes(b"".join(step_row(step).encode() for step in kept))
+    assert "GATE-TRAIN-001" in failing(run)
+
+
+def test_a_row_past_the_last_checkpoint_is_no_loss(run: RunDirectory) -> None:
+    rows = [step_row(step, train_loss=math.nan if step == 4 else 8.0 - step) for step in range(5)]
+    run.attempts()[0].steps.write_bytes(b"".join(row.encode() for row in rows))
+    assert verdicts(load_facts(run))["GATE-TRAIN-001"].result == "pass"
+
+
+def test_a_validation_without_manifest_is_found(run: RunDirectory) -> None:
+    (run.checkpoints / "step-00000004.a1" / "manifest.json").unlink()
+    assert failing(run) == ["GATE-TRAIN-002"]
+
+
+def test_a_wrap_around_that_is_not_on_record_is_found(run: RunDirectory) -> None:
+    events = run.attempts()[0].events
+    events.write_bytes(b"".join(line for line in events.read_bytes().splitlines(True) if b"wrapped_data" not in line))
+    assert failing(run) == ["GATE-TRAIN-EXHAUST"]
+
+
+def test_a_sensor_that_is_absent_without_a_reason_is_found(run: RunDirectory) -> None:
+    write_json(run.environment, {**ENVIRONMENT, "absent": {}})
+    assert failing(run) == ["GATE-TRAIN-001"]
+
+
+def test_rows_without_wall_ms_are_judged_and_do_not_hold_the_newer_contract(run: RunDirectory) -> None:
+    lines = run.attempts()[0].steps.read_bytes().replace(b'"wall_ms":10.0,', b"")
+    run.attempts()[0].steps.write_bytes(lines)
+    assert load_facts(run)["steps"]["wall_ms"].to_pylist() == [None] * 4
+    assert failing(run) == ["GATE-TRAIN-001", "GATE-TRAIN-008", "GATE-TRAIN-THROUGHPUT"]
+
+
+def test_a_resumed_run_is_judged_on_the_rows_that_count(run: RunDirectory) -> None:
+    second = begin(run, step=3)
+    second.steps.write_bytes(step_row(3).encode())
+    second.validations.write_bytes(validation_row(4, 6.4).encode())
+    second.events.write_bytes(event_line(2, "wrapped_data", 3) + event_line(2, "finished", 4))
+    facts = load_facts(run)
+    assert facts["steps"]["step"].to_pylist() == [0, 1, 2, 3]
+    assert failing(run) == []
+
+
+@pytest.mark.parametrize(("seen", "offset"), [(0, 0), (100, 100), (299, 299), (300, 300), (301, 1), (600, 300)])
+def test_a_run_that_goes_on_from_a_parent_begins_at_the_parents_place_in_the_data(
+    tmp_path: Path, seen: int, offset: int
+) -> None:
+    run = create_run("child", tmp_path, CONFIG)
+    write_json(run.environment, ENVIRONMENT)
+    attempt = begin(run, step=10, parent="other")
+    attempt.steps.write_bytes(step_row(10).encode())
+    attempt.validations.write_bytes(validation_row(11, 6.4, tokens_seen=seen + 100).encode())
+    environment = only(load_facts(run), "environment")
+    assert (environment["first_step"], environment["epoch_offset_tokens"]) == (10, offset)
+
+
+def test_a_run_without_target_or_mode_makes_no_claim_about_them(run: RunDirectory) -> None:
+    run.config.write_text(CONFIG.replace("mode: from_scratch, ", ""))
+    unset = {**ENVIRONMENT, "target": None, "first_validation_cap": None}
+    write_json(run.environment, unset)
+    found = verdicts(load_facts(run))
+    assert found["GATE-TRAIN-003"].reason == "applies to target_given true; this run's is false"
+    assert [found[f"GATE-TRAIN-00{number}"].result for number in (3, 5, 9)] == [
+        "not_applicable",
+        "pass",
+        "not_applicable",
+    ]
+
+
+def test_a_run_that_has_recorded_nothing_has_no_evidence(tmp_path: Path) -> None:
+    run = create_run("empty", tmp_path, CONFIG)
+    write_json(run.environment, ENVIRONMENT)
+    results = {v.gate: v.result for v in judge(PRETRAIN, load_facts(run))}
+    assert results.pop("GATE-TRAIN-009") == "pass"
+    assert results.pop("GATE-GPUTRAIN-004") == "not_applicable"
+    assert set(results.values()) == {"no_evidence"}

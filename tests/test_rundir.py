@@ -1,0 +1,188 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.test_metrics import row, validation
+from trainwright.errors import InputError, StoreError
+from trainwright.metrics import Event
+from trainwright.rundir import Attempt, RunDirectory, Start, all_runs, create_run, now, read_json, write_json
+
+HOLDER = """
+import sys
+from pathlib import Path
+from trainwright.rundir import RunDirectory
+with RunDirectory(Path(sys.argv[1])).locked():
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDirectory:
+    return create_run("demo", tmp_path / "runs", "name: demo\n")
+
+
+def begin(run: RunDirectory, step: int) -> Attempt:
+    attempt = run.new_attempt()
+    write_json(attempt.start_file, Start(attempt=attempt.number, time=now(), step=step, checkpoint=None))
+    return attempt
+
+
+def attempt_with(run: RunDirectory, start: int, steps: range, validations: tuple[int, ...] = ()) -> Attempt:
+    """Make an attempt whose rows can be told from another's: the loss is its number."""
+    attempt = begin(run, start)
+    loss = float(attempt.number)
+    attempt.steps.write_bytes(b"".join(row(step=step, train_loss=loss).encode() for step in steps))
+    attempt.validations.write_bytes(b"".join(validation(step=step, value=loss).encode() for step in validations))
+    return attempt
+
+
+def rows_of(run: RunDirectory) -> list[tuple[int, float]]:
+    return [(found.step, found.train_loss) for found in run.read_steps()]
+
+
+def test_rows_of_an_attempt_count_up_to_the_start_of_the_next(run: RunDirectory) -> None:
+    attempt_with(run, 0, range(10))
+    attempt_with(run, 6, range(6, 12))
+    assert rows_of(run) == [*((step, 1.0) for step in range(6)), *((step, 2.0) for step in range(6, 12))]
+
+
+def test_an_attempt_that_began_from_an_older_checkpoint_takes_over_from_both_before_it(run: RunDirectory) -> None:
+    attempt_with(run, 0, range(10))
+    attempt_with(run, 8, range(8, 12))
+    attempt_with(run, 4, range(4, 6))
+    assert rows_of(run) == [*((step, 1.0) for step in range(4)), (4, 3.0), (5, 3.0)]
+    assert run.limits() == {1: 4, 2: 4}
+
+
+def test_an_attempt_that_ended_before_its_first_step_takes_nothing_away_but_what_it_goes_on_from(
+    run: RunDirectory,
+) -> None:
+    attempt_with(run, 0, range(10))
+    begin(run, 6)
+    attempt_with(run, 6, range(6, 8))
+    assert rows_of(run) == [*((step, 1.0) for step in range(6)), (6, 3.0), (7, 3.0)]
+
+
+def test_a_validation_at_the_step_of_a_resume_stays_with_the_attempt_that_made_it(run: RunDirectory) -> None:
+    attempt_with(run, 0, range(10), validations=(0, 3, 6, 9))
+    attempt_with(run, 6, range(6, 12), validations=(9, 12))
+    found = [(validation.step, validation.value) for validation in run.read_validations()]
+    assert found == [(0, 1.0), (3, 1.0), (6, 1.0), (9, 2.0), (12, 2.0)]
+
+
+def test_events_that_belong_to_a_step_count_like_it_and_what_happened_stays(run: RunDirectory) -> None:
+    attempt_with(run, 0, range(10))
+    attempt_with(run, 6, range(6, 12))
+    kinds = ("started", "skipped_step", "guard", "wrapped_data", "checkpoint_saved", "checkpoint_removed", "signal")
+    events = [Event(time=now(), kind=kind, step=step, attempt=1) for step in (None, 5, 6, 7) for kind in kinds]
+    run.attempts()[0].events.write_bytes(b"".join(event.encode() for event in events))
+    gone = [(event.kind, event.step) for event in events if event not in run.read_events()]
+    assert gone == [
+        *((kind, 6) for kind in ("skipped_step", "guard", "wrapped_data")),
+        *((kind, 7) for kind in ("skipped_step", "guard", "wrapped_data", "checkpoint_saved", "checkpoint_removed")),
+    ]
+
+
+def test_joining_writes_each_step_once_and_destroys_nothing(run: RunDirectory) -> None:
+    for start, steps in ((0, range(10)), (6, range(6, 12))):
+        attempt_with(run, start, steps, validations=(start, steps.stop))
+    before = {file: file.read_bytes() for file in (run.path / "attempts").rglob("*") if file.is_file()}
+    run.join()
+    assert before == {file: file.read_bytes() for file in before}
+    joined = RunDirectory(run.path.rename(run.path.with_name("alone")))
+    counted = (rows_of(joined), joined.read_validations(), joined.read_events())
+    (joined.path / "attempts").rename(joined.path / "elsewhere")
+    assert (rows_of(joined), joined.read_validations(), joined.read_events()) == counted
+    assert [step for step, _ in counted[0]] == list(range(12))
+
+
+def test_a_join_after_another_attempt_replaces_the_joined_files(run: RunDirectory) -> None:
+    attempt_with(run, 0, range(3))
+    run.join()
+    attempt_with(run, 2, range(2, 5))
+    run.join()
+    assert run.steps.read_bytes().count(b"\n") == 5
+
+
+def test_rows_of_an_older_contract_are_joined_without_a_made_up_time(run: RunDirectory) -> None:
+    attempt = attempt_with(run, 0, range(2))
+    attempt.steps.write_bytes(attempt.steps.read_bytes().replace(b',"wall_ms":2.0', b""))
+    run.join()
+    assert b"wall_ms" not in run.steps.read_bytes()
+    assert [found.wall_ms_measured for found in run.read_steps()] == [False, False]
+
+
+def test_files_with_a_torn_last_line_are_told(run: RunDirectory) -> None:
+    attempt = attempt_with(run, 0, range(2), validations=(0,))
+    assert run.torn_files() == []
+    attempt.validations.write_bytes(attempt.validations.read_bytes()[:-1])
+    assert run.torn_files() == [attempt.validations]
+
+
+def test_attempts_are_numbered_from_1_and_no_number_is_used_twice(run: RunDirectory) -> None:
+    assert [run.new_attempt().number for _ in range(11)] == list(range(1, 12))
+    assert run.attempts() == [], "none has started"
+    begin(run, 0)
+    begin(run, 0)
+    assert [attempt.number for attempt in run.attempts()] == [12, 13]
+    assert run.attempts()[0].start().attempt == 12
+
+
+def test_a_run_that_another_process_trains_is_refused_until_that_process_ends(
+    run: RunDirectory, child_environment: dict[str, str]
+) -> None:
+    command = [sys.executable, "-c", HOLDER, str(run.path)]
+    with subprocess.Popen(command, env=child_environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        with pytest.raises(InputError, match="another process is training this run"), run.locked():
+            pass
+        holder.kill()  # a crash frees it as well
+    with run.locked():
+        pass
+    with run.locked():
+        pass
+
+
+def test_a_run_is_found_by_its_path_and_by_its_id(run: RunDirectory) -> None:
+    assert RunDirectory.find(run.id, run.path.parent).path == run.path
+    assert RunDirectory.find(str(run.path), Path("elsewhere")).id == run.id
+
+
+def test_an_unknown_run_is_refused_with_the_newest_ones(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="newest runs: none"):
+        RunDirectory.find("nope", tmp_path)
+    made = [create_run(f"r{number}", tmp_path, "") for number in range(7)]
+    for age, made_run in enumerate(made):
+        os.utime(made_run.config, (1000 - age, 1000 - age))
+    assert [found.id for found in all_runs(tmp_path)] == [made_run.id for made_run in made]
+    with pytest.raises(InputError) as caught:
+        RunDirectory.find("nope", tmp_path)
+    assert str(caught.value).endswith(f"newest runs: {', '.join(made_run.id for made_run in made[:5])}")
+
+
+def test_two_runs_of_one_name_and_second_are_two(tmp_path: Path) -> None:
+    first, second = create_run("a", tmp_path, "x: 1\n"), create_run("a", tmp_path, "x: 2\n")
+    assert first.path != second.path
+    assert (first.config.read_text(), second.config.read_text()) == ("x: 1\n", "x: 2\n")
+
+
+def test_a_run_directory_that_cannot_be_made_is_told_with_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "runs").touch()
+    with pytest.raises(StoreError, match=r"the run directory cannot be made: .*; choose another --runs-dir"):
+        create_run("a", tmp_path / "runs", "")
+
+
+def test_json_reads_back_and_what_is_something_else_is_named(tmp_path: Path) -> None:
+    start = Start(attempt=2, time=now(), step=7, checkpoint="step-00000007.a1", metrics={"a": "nats"})
+    write_json(tmp_path / "start.json", start)
+    assert read_json(tmp_path / "start.json", Start) == start
+    (tmp_path / "start.json").write_text("{}")
+    with pytest.raises(InputError, match=r"start\.json: is not what it should be: .*`attempt`"):
+        read_json(tmp_path / "start.json", Start)
+    with pytest.raises(InputError, match=r"no\.json: cannot be read: No such file"):
+        read_json(tmp_path / "no.json")
