@@ -27,7 +27,7 @@ ROWS = (
     ),
     ("models", "contract", "checkpoints", "jobs", "registry"),
     ("steps", "loopstate", "loop", "evidence"),
-    ("origins", "runs", "pairs", "summaries", "report", "footprint", "planning", "exports"),
+    ("origins", "failures", "records", "runs", "pairs", "summaries", "report", "footprint", "planning", "exports"),
     ("worker", "executors"),
     ("app",),
     ("cli", "web", "__main__", PACKAGE),  # the package's own file is the public face
@@ -47,7 +47,8 @@ SIDEWAYS = {
     "budget": {"config", "schedules"},
     "environment": {"config"},
     "loop": {"loopstate", "steps"},
-    "runs": {"origins"},
+    "records": {"origins"},
+    "runs": {"failures", "origins", "records"},
     "pairs": {"runs"},
     "planning": {"footprint"},
     "__main__": {"cli"},

@@ -1,12 +1,13 @@
 """What the command line, a script and a notebook call: train or go on with a run, and write its report."""
 
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trainwright import runs
+from trainwright import origins, runs
 from trainwright.config import RunConfig
-from trainwright.errors import InputError
+from trainwright.errors import InputError, StoreError
 from trainwright.recorder import Watcher
 from trainwright.report import write_report
 from trainwright.rundir import RunDirectory
@@ -53,11 +54,14 @@ def resume(
     if any(text.startswith("train.init=") for text in overrides):
         raise InputError("train.init: a run that goes on from another has its weights; start a new run to take others")
     changes = [*overrides, *([f"device={device}"] if device else [])]
-    config = RunConfig.load(found.config, changes)
+    config = origins.child_config(found, changes)
     return _reported(runs.execute(config, runs_dir=Path(runs_dir), watcher=watcher, parent=found))
 
 
 def _reported(result: RunResult) -> RunResult:
-    if result.exit_code != 7:
+    """Write the report; where it cannot be written, say so, for the run's end is not changed by it."""
+    try:
         write_report(result.run)
+    except StoreError as error:
+        print(error, file=sys.stderr)  # noqa: T201  there is no other place to tell it
     return result

@@ -69,6 +69,9 @@ MODES: Mapping[Mode, ModeDefaults] = {
 }
 
 
+SET_BY_MODE = ("train.learning_rate", "schedule.warmup_steps", "train.target", "guards.first_validation_cap")
+
+
 class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -241,13 +244,9 @@ class RunConfig(Section):
         return config
 
     def explicit(self) -> dict[str, bool]:
-        """Tell which of the values that a mode sets were given by the user."""
-        return {
-            "learning_rate": self.train.learning_rate is not None,
-            "warmup_steps": self.schedule.warmup_steps is not None,
-            "target": self.train.target is not None,
-            "first_validation_cap": self.guards.first_validation_cap is not None,
-        }
+        """Tell which of the values that a mode sets were given by the user (before they are resolved)."""
+        given = dict(flattened(self.to_dict()))
+        return {key.rpartition(".")[2]: given[key] is not None for key in SET_BY_MODE}
 
     def to_dict(self) -> dict[str, Any]:
         return self.model_dump(mode="json", by_alias=True)

@@ -42,7 +42,7 @@ class Ended:
 
 @final
 class Loop:
-    """One attempt at a run. `restore` first if there is a checkpoint, then `run` once.
+    """One attempt at a run. `restore` first if the trainable was loaded from a checkpoint, then `run` once.
 
     `judge` is asked after each validation; a reason from it ends the run. `utilisation` gives the GPU's, in percent.
     """
@@ -80,8 +80,7 @@ class Loop:
         self.state = LoopState()
 
     def restore(self, state: State) -> None:
-        """Take up a checkpoint: the trainable's state and the loop's own."""
-        self._trainable.load_checkpoint(state)
+        """Take up the loop's part of a checkpoint; the trainable has its own already."""
         self.state = msgspec.convert(require(state, "loop"), LoopState)
         self._explosion.restore(self.state.norms, self.state.skips)
         self._seconds_before = msgspec.convert(require(state, "loop_seconds"), float)

@@ -1,14 +1,16 @@
 """What an attempt begins from: a checkpoint of its own run or of its parent, or the weights of an earlier run."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trainwright import yamlfile
 from trainwright.checkpoints.checkpoints import Checkpoint, Checkpoints, Found, Manifest
 from trainwright.checkpoints.open import open_store
+from trainwright.config import SET_BY_MODE, RunConfig
 from trainwright.errors import InputError, StoreError
-from trainwright.rundir import RunDirectory
+from trainwright.rundir import RunDirectory, read_json
 from trainwright.state import State
 from trainwright.trainable import Trainable
 
@@ -41,12 +43,24 @@ def of_parent(run: RunDirectory) -> Origin:
     return origin
 
 
+def child_config(parent: RunDirectory, overrides: Sequence[str]) -> RunConfig:
+    """Give the parent's configuration with `key=value` overrides; what its mode had set is open to be set anew."""
+    document = yamlfile.load(parent.config)
+    explicit = read_json(parent.environment).get("explicit", {})
+    for key in SET_BY_MODE:
+        section, _, name = key.partition(".")
+        if not explicit.get(name, True):
+            document.data[section][name] = None
+    return RunConfig.from_document(yamlfile.override(document, overrides))
+
+
 def first_origin(run: RunDirectory) -> Origin | None:
     """Give the parent's checkpoint that the first attempt of `run` began from, where there is one."""
     start = next((attempt.start() for attempt in run.attempts()), None)
     if start is None or start.parent is None or start.checkpoint is None:
         return None
-    parent, checkpoint = RunDirectory.find(start.parent, run.path.parent), Checkpoint.named(start.checkpoint)
+    parent = RunDirectory.find(start.parent_directory or start.parent, run.path.parent)
+    checkpoint = Checkpoint.named(start.checkpoint)
     if checkpoint is None:
         raise InputError(f"{run.path}: its first start.json names {start.checkpoint!r}, which is no checkpoint")
     return _origin(parent, checkpoint, *Checkpoints(open_store(parent.checkpoints)).load(checkpoint))

@@ -10,6 +10,7 @@ class Outcome(Enum):
     GATE_FAILED = ("gate_failed", 3)
     ABORTED = ("aborted", 4)
     DATA_EXHAUSTED = ("data_exhausted", 6)
+    DATA_FAILED = ("data_failed", 6)
     STORE_FAILED = ("store_failed", 7)
     OUT_OF_MEMORY = ("out_of_memory", 8)
     INTERRUPTED = ("interrupted", 130)

@@ -37,6 +37,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
     step: int
     checkpoint: str | None
     parent: str | None = None
+    parent_directory: str | None = None
     unit: str = "tokens"
     metrics: dict[str, str] = {}
     device: str = "cpu"

@@ -108,7 +108,7 @@ class Trainable(Protocol):
     def collect_metrics(self) -> Mapping[str, float]: ...
     def save_checkpoint(self) -> State: ...
     def load_checkpoint(self, state: State) -> None:
-        """Copy everything in. Errors: DamagedCheckpointError naming the entry that is missing or does not fit."""
+        """Copy everything in. Errors: DamagedCheckpointError naming a missing entry, InputError as `load_weights`."""
 
     def load_weights(self, state: State) -> None:
         """Copy the weights alone in. Errors: InputError unless every tensor matches in name and shape."""

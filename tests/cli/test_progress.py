@@ -6,6 +6,7 @@ from rich.console import Console
 
 from tests.test_metrics import row, validation
 from trainwright.cli.progress import PLAIN_SECONDS, Progress
+from trainwright.contract.judge import Result, Verdict
 from trainwright.metrics import Event
 
 
@@ -55,17 +56,27 @@ def test_without_a_terminal_there_is_at_most_one_line_in_an_interval_and_one_at_
     assert len(set(screen.lines)) == len(screen.lines), "the last step is not shown twice"
 
 
+def verdict(gate: str, result: Result) -> Verdict:
+    return Verdict(
+        gate=gate,
+        claim="",
+        kind="run",
+        result=result,
+        reason="",
+        bound="",
+        on_fail="fail",
+        ship_blocking=False,
+        optional=False,
+    )
+
+
 def test_a_line_tells_loss_validation_norm_rate_speed_time_and_failing_gates() -> None:
     screen = Screen()
-
-    class Verdict:
-        def __init__(self, gate: str, *, holds: bool) -> None:
-            self.gate, self.holds = gate, holds
 
     with screen.progress() as progress:
         progress.on_plan(103)
         progress.on_validation(validation(value=2.25, best=2.0))
-        progress.on_verdicts([Verdict("GATE-A-001", holds=True), Verdict("GATE-B-002", holds=False)])  # type: ignore[list-item]  # as much as a line needs
+        progress.on_verdicts([verdict("GATE-A-001", "pass"), verdict("GATE-B-002", "fail")])
         progress.on_step(row(step=2, train_loss=1.5, grad_norm=0.25, lr=3e-4, tokens_per_sec=12345.6, wall_ms=600.0))
     expected = (
         "step 3/103 · loss 1.5000 · val_loss 2.2500 (best 2.0000) · norm 0.250 · lr 3.00e-04 · 12,346 tokens/s · "

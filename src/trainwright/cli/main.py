@@ -28,7 +28,7 @@ for command in COMMANDS:
 
 
 def main() -> None:
-    """Run one command and exit with its code; an error is one message on stderr, never a traceback."""
+    """Run one command and exit with its code. An error of ours is one message on stderr; a traceback is a bug."""
     try:
         code = app(standalone_mode=False)
     except TrainwrightError as error:

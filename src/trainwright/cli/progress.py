@@ -72,7 +72,7 @@ class Progress:
         self._validation = row
 
     def on_verdicts(self, verdicts: Sequence[Verdict]) -> None:
-        self._failing = [verdict.gate for verdict in verdicts if not verdict.holds]
+        self._failing = [verdict.gate for verdict in verdicts if verdict.result == "fail"]
 
     def on_plan(self, total_steps: int | None) -> None:
         self.total_steps = total_steps

@@ -19,6 +19,7 @@ from trainwright import rng
 from trainwright.data import shards
 from trainwright.data.windows import TokenBatch, TokenSource
 from trainwright.errors import InputError
+from trainwright.models.cross_entropy import mean_cross_entropy
 from trainwright.models.decoder import RMS_EPS, ROPE_THETA, Decoder, Shape
 from trainwright.torch_trainable import TorchTrainable, to_device
 from trainwright.trainable import Metric, Setup, Validation, summarize
@@ -152,7 +153,8 @@ class LM(TorchTrainable):
 
     def compute_loss(self, predictions: Tensor, batch: TokenBatch) -> tuple[Tensor, int]:
         """Give the mean cross entropy of logits_btv in nats, computed in fp32, and the number of targets."""
-        return _cross_entropy(predictions, batch.targets_bt, "mean"), batch.targets_bt.numel()
+        loss = mean_cross_entropy(predictions.float().flatten(0, 1), batch.targets_bt.flatten())
+        return loss, batch.targets_bt.numel()
 
     def validate(self) -> Validation:
         """As the base class, but each sequence is one sample of the standard error."""
@@ -167,9 +169,7 @@ class LM(TorchTrainable):
 
     def _sequence_losses(self, batch: TokenBatch) -> list[tuple[float, int]]:
         batch = to_device(batch, self.device)
-        losses_bt = _cross_entropy(self.forward(batch), batch.targets_bt, "none").view_as(batch.targets_bt)
+        logits_nv = self.forward(batch).float().flatten(0, 1)
+        losses_n = F.cross_entropy(logits_nv, batch.targets_bt.flatten(), reduction="none")
+        losses_bt = losses_n.view_as(batch.targets_bt)
         return [(loss, losses_bt.shape[1]) for loss in losses_bt.mean(1).tolist()]
-
-
-def _cross_entropy(logits_btv: Tensor, targets_bt: Tensor, reduction: str) -> Tensor:
-    return F.cross_entropy(logits_btv.float().flatten(0, 1), targets_bt.flatten(), reduction=reduction)

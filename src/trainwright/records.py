@@ -1,0 +1,87 @@
+"""The records of a run that are no rows: environment.json, start.json, result.json."""
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from trainwright import environment
+from trainwright.budget import LoopSettings, first_validation_cap, steps_per_epoch
+from trainwright.config import RunConfig
+from trainwright.contract.judge import Verdict
+from trainwright.loop import Ended
+from trainwright.origins import Origin
+from trainwright.outcome import Outcome
+from trainwright.rundir import Result, RunDirectory, Start, now
+from trainwright.sensors import Utilisation
+from trainwright.trainable import Trainable
+
+
+def environment_record(
+    run: RunDirectory,
+    config: RunConfig,
+    trainable: Trainable,
+    settings: LoopSettings,
+    *,
+    explicit: Mapping[str, bool],
+    target: float | None,
+) -> dict[str, Any]:
+    """Give what the run is made of and runs on; `absent` names each sensor that is not there, with the reason."""
+    return {
+        **environment.describe(trainable.device),
+        "run": run.id,
+        "seed": config.seed,
+        "model_type": trainable.model_type,
+        "architecture": dict(trainable.architecture),
+        "parameters": trainable.parameter_count,
+        "hashes": dict(trainable.data_hashes),
+        "config_sha256": config.sha256(),
+        "baselines": dict(trainable.baselines),
+        "target": target,
+        "first_validation_cap": first_validation_cap(config, trainable),
+        "explicit": dict(explicit),
+        "planned_steps": settings.schedule.total_steps,
+        "steps_per_epoch": steps_per_epoch(trainable, settings.accumulate),
+        "items_per_epoch": trainable.items_per_epoch,
+        "absent": {"gpu_util_pct": Utilisation(trainable.device).absent},
+    }
+
+
+def start_record(run: RunDirectory, attempt: int, trainable: Trainable, origin: Origin | None) -> Start:
+    """Give what an attempt begins from, and what its rows declare."""
+    parent = origin.run if origin and origin.run.path != run.path else None
+    return Start(
+        attempt=attempt,
+        time=now(),
+        step=origin.checkpoint.step if origin else 0,
+        checkpoint=origin.checkpoint.name if origin else None,
+        parent=parent.id if parent else None,
+        parent_directory=str(parent.path.resolve()) if parent else None,
+        unit=trainable.unit,
+        metrics={metric.name: metric.unit for metric in trainable.metrics},
+        device=str(trainable.device),
+        pid=os.getpid(),
+        command=sys.argv,
+    )
+
+
+def result_record(
+    run: RunDirectory, ended: Ended, outcome: Outcome, why: str, verdicts: Sequence[Verdict], *, elapsed: float
+) -> Result:
+    """Give how the run ended, as judged. `elapsed` is the loop's time in seconds, by the same clock as the phases."""
+    attempts = run.attempts()
+    return Result(
+        run=run.id,
+        outcome=outcome.label,
+        exit_code=outcome.exit_code,
+        why=why,
+        step=ended.step,
+        best_validation=ended.best,
+        best_checkpoint=ended.best_checkpoint,
+        seconds={**ended.seconds, "elapsed": elapsed},
+        attempts=attempts[-1].number,
+        parent=attempts[0].start().parent,
+        verdicts=[msgspec.to_builtins(verdict) for verdict in verdicts],
+    )
