@@ -9,10 +9,10 @@ DEMO_DATA := data/python-stdlib
 demo: .venv/installed
 	$(BIN)/trainwright data prepare --input stdlib --share 0.333 --vocab-size 4096 --out $(DEMO_DATA)
 	$(BIN)/trainwright train examples/python-lm/run.yaml
-	$(BIN)/trainwright sample latest --prompt "def " --max-tokens 60
+	$(BIN)/trainwright sample latest --prompt "    def __init__(self" --max-tokens 70
 
 test: .venv/installed-test
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
 
 test-long: .venv/installed-test
 	$(BIN)/python -m pytest -m long $(PYTEST_ARGS)
