@@ -1,0 +1,58 @@
+"""Each example is run: in a short form here, in full under the mark `long`."""
+
+from pathlib import Path
+
+import pytest
+
+from trainwright import app
+from trainwright.config import RunConfig
+from trainwright.data.prepare import PrepareRequest, prepare
+from trainwright.runs import RunResult
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+EXAMPLES = ROOT / "examples"
+SHAKESPEARE = ROOT.parent / "shared" / "data" / "tinyshakespeare.txt"
+
+
+def run_example(name: str, data: Path, folder: Path, *changes: str) -> RunResult:
+    return app.train(EXAMPLES / name / "run.yaml", [f"data.path={data}", "device=cpu", *changes], runs_dir=folder)
+
+
+@pytest.fixture(scope="module")
+def shakespeare(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if not SHAKESPEARE.exists():
+        pytest.skip(f"{SHAKESPEARE.name} is not beside this checkout")
+    out = tmp_path_factory.mktemp("shakespeare") / "data"
+    prepare(PrepareRequest(SHAKESPEARE, out, tokenizer="characters", split="tail"))
+    return out
+
+
+def test_every_example_has_a_page_and_a_configuration_that_loads() -> None:
+    folders = sorted(path for path in EXAMPLES.iterdir() if path.is_dir())
+    assert [folder.name for folder in folders] == ["python-lm", "tinyshakespeare"]
+    for folder in folders:
+        assert (folder / "README.md").exists()
+        RunConfig.load(folder / "run.yaml")
+
+
+def test_python_source_is_learnt_below_its_unigram_entropy_in_60_steps(tmp_path: Path) -> None:
+    prepare(PrepareRequest(Path(pytest.__file__).parent.parent / "_pytest", tmp_path / "data", vocabulary_size=1024))
+    result = run_example("python-lm", tmp_path / "data", tmp_path, "train.steps=60", "validate.every=30")
+    assert result.outcome.label == "done", result.why
+    assert {verdict.gate for verdict in result.verdicts if verdict.result == "pass"} >= {"GATE-TRAIN-003"}
+
+
+def test_shakespeare_by_characters_is_learnt_to_2_3_nats_in_300_steps(shakespeare: Path, tmp_path: Path) -> None:
+    result = run_example("tinyshakespeare", shakespeare, tmp_path, "train.steps=300", "train.target=2.3")
+    assert result.outcome.label == "done", result.why
+    assert result.best is not None
+    assert result.best <= 2.3
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_shakespeare_by_characters_reaches_the_published_1_88(shakespeare: Path, tmp_path: Path) -> None:
+    result = run_example("tinyshakespeare", shakespeare, tmp_path)
+    assert result.outcome.label == "done", result.why
+    assert result.best is not None
+    assert result.best <= 1.88
