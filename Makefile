@@ -1,5 +1,5 @@
 # make demo: trains a language model on Python source, judges it, writes a report, samples text.
-# make test: the whole suite. Both make .venv first where it is missing.
+# make test: the whole suite; the folder of tinyshakespeare.txt is named by TRAINWRIGHT_TEST_DATA. Both make .venv first.
 PYTHON ?= python3
 BIN := .venv/bin
 DEMO_DATA := data/python-stdlib
@@ -25,6 +25,7 @@ lint: .venv/installed-test
 bench: .venv/installed-test
 	$(BIN)/python benchmarks/loop_overhead.py
 	$(BIN)/python benchmarks/lm_throughput.py
+	$(BIN)/python benchmarks/judge.py
 
 .venv/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "trainwright needs Python 3.11 or newer; name one: make PYTHON=…")'

@@ -20,9 +20,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  torch's own convention
 
 from trainwright.budget import LoopSettings
-from trainwright.checkpoints.checkpoints import Checkpoints, Stamp
+from trainwright.checkpoints.checkpoints import Checkpoints
 from trainwright.checkpoints.memory import MemoryStore
 from trainwright.loop import Loop
+from trainwright.manifest import Stamp
 from trainwright.optimizers import OptimizerSettings
 from trainwright.recorder import Recorder, Silent
 from trainwright.rundir import create_run
@@ -45,6 +46,7 @@ class OneBatch:
     unit: Unit = "samples"
     epoch = 0
     micro_batches_per_epoch: int | None = None
+    micro_batches_left: int | None = None
     items_per_epoch: int | None = None
     hashes: Mapping[str, str] = {}
 

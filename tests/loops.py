@@ -9,9 +9,10 @@ from typing import Any
 
 from tests.toys import Toy
 from trainwright.budget import LoopSettings
-from trainwright.checkpoints.checkpoints import Checkpoints, Stamp
+from trainwright.checkpoints.checkpoints import Checkpoints
 from trainwright.checkpoints.memory import MemoryStore
 from trainwright.loop import Ended, Loop
+from trainwright.manifest import Stamp
 from trainwright.recorder import Recorder, Silent
 from trainwright.rundir import Attempt, RunDirectory, create_run
 from trainwright.schedules import Schedule

@@ -1,21 +1,21 @@
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 
 from tests.toys import MODEL_TYPE, Toy, ToyOptions, toy
 from trainwright.budget import (
-    EarlyStopping,
+    FIELDS_OF_A_ROW,
     first_validation_cap,
     loop_settings,
-    micro_batches_of,
     steps_per_epoch,
     target_value,
 )
-from trainwright.config import RunConfig
+from trainwright.config import EarlyStoppingSection, RunConfig
 from trainwright.errors import InputError
-from trainwright.trainable import Setup
+from trainwright.metrics import StepMetrics
+from trainwright.trainable import Metric, Setup
 
 
 class Endless(Toy):
@@ -47,17 +47,10 @@ def with_baselines() -> WithBaselines:
     return WithBaselines.build(Setup(model=ToyOptions(), data={}, batch_size=1))
 
 
-def test_ten_micro_batches_accumulated_by_four_make_windows_of_4_4_and_2_in_every_pass() -> None:
-    assert [micro_batches_of(step, 10, 4) for step in range(7)] == [4, 4, 2, 4, 4, 2, 4]
-    assert steps_per_epoch(toy(n=10, batch_size=1), 4) == 3
-
-
-@pytest.mark.parametrize(
-    ("micro_batches", "accumulate", "expected"),
-    [(8, 4, [4, 4, 4]), (3, 4, [3, 3, 3]), (10, 1, [1, 1, 1]), (None, 4, [4, 4, 4]), (5, 4, [4, 1, 4])],
-)
-def test_no_window_spans_the_end_of_a_pass(micro_batches: int | None, accumulate: int, expected: list[int]) -> None:
-    assert [micro_batches_of(step, micro_batches, accumulate) for step in range(3)] == expected
+@pytest.mark.parametrize(("accumulate", "steps"), [(1, 10), (4, 3), (5, 2), (11, 1)])
+def test_the_last_step_of_an_epoch_accumulates_what_is_left(accumulate: int, steps: int) -> None:
+    assert steps_per_epoch(toy(n=10, batch_size=1), accumulate) == steps
+    assert steps_per_epoch(endless(), accumulate) is None
 
 
 def test_a_budget_of_steps_is_that_many_steps() -> None:
@@ -120,6 +113,47 @@ def test_a_misspelt_metric_is_an_error_before_step_0_that_lists_the_known_ones()
     loop_settings(config("validate.metric=val_loss", steps=1), toy())
 
 
+class Declaring(Toy):
+    names: tuple[str, ...] = ()
+
+    @property
+    def metrics(self) -> Sequence[Metric]:
+        return [Metric(name, "1") for name in self.names]
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (("Loss",), "'Loss', expected small letters, digits and _, a letter first"),
+        (("policy-loss",), "'policy-loss', expected small letters"),
+        (("2nd",), "'2nd', expected small letters"),
+        (("",), "'', expected small letters"),
+        (("fine\n",), r"'fine\\n', expected small letters"),
+        *(((name,), f"{name!r}, which is a field of every row") for name in sorted(FIELDS_OF_A_ROW)),
+        (("kl_nonfinite",), "'kl_nonfinite', whose end _nonfinite tells"),
+        (("kl", "entropy", "kl"), "'kl', more than once"),
+    ],
+)
+def test_a_metric_that_a_row_cannot_have_is_refused_by_its_name_before_step_0(
+    names: tuple[str, ...], message: str
+) -> None:
+    trainable = Declaring.build(Setup(model=ToyOptions(), data={}, batch_size=1))
+    trainable.names = names
+    with pytest.raises(InputError, match=rf"model\.type: model type 'tests\.toys:Toy' declares the metric {message}"):
+        loop_settings(config(steps=1), trainable)
+
+
+def test_metrics_of_other_names_are_fine() -> None:
+    trainable = Declaring.build(Setup(model=ToyOptions(), data={}, batch_size=1))
+    trainable.names = ("kl", "policy_loss_2", "loss", "nonfinite")
+    loop_settings(config(steps=1), trainable)
+
+
+def test_the_fields_of_a_row_are_those_of_its_type_and_the_items() -> None:
+    own = {*StepMetrics.__struct_fields__} - {"extra", "wall_ms_measured"}
+    assert {*own, "tokens", "samples"} == FIELDS_OF_A_ROW
+
+
 def test_every_other_value_reaches_the_loop() -> None:
     told = config(
         *("early_stopping={patience: 4, min_delta: 0.5, min_validations: 2}", "guards.divergence_ratio=3.0"),
@@ -130,7 +164,7 @@ def test_every_other_value_reaches_the_loop() -> None:
         accumulate=2,
     )
     settings = loop_settings(told, toy())
-    assert settings.early_stopping == EarlyStopping(4, 0.5, 2)
+    assert settings.early_stopping == EarlyStoppingSection(patience=4, min_delta=0.5, min_validations=2)
     assert (settings.divergence_ratio, settings.explosion.policy, settings.keep_last) == (3.0, "skip", 5)
     assert (settings.clip_norm, settings.accumulate, settings.validate_at_start) == (None, 2, False)
     schedule = settings.schedule

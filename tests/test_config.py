@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from trainwright import yamlfile
 from trainwright.config import Interval, RunConfig
-from trainwright.errors import InputError
+from trainwright.errors import DataError, InputError, about
 
 LEAST: dict[str, Any] = {"model": {"type": "lm"}, "train": {"steps": 3, "learning_rate": 1e-3}}
 
@@ -110,6 +110,27 @@ def test_a_wrong_override_is_named_as_the_argument_that_it_is(tmp_path: Path) ->
     assert refusal(tmp_path, text, "train.step=9") == (
         "argument 'train.step=9': unknown key 'train.step'; did you mean 'steps'?"
     )
+
+
+def test_a_key_is_told_with_its_file_and_line_or_the_mapping_or_argument_that_gave_it(tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text("model: {type: lm}\ntrain:\n  steps: 3\n  learning_rate: 1e-3\n")
+    loaded = RunConfig.load(file, ["schedule.kind=linear"])
+    assert loaded.told("train.steps", "too few") == f"{file}:3: train.steps: too few"
+    assert loaded.told("train.target", "unknown") == f"{file}:2: train.target: unknown"
+    assert loaded.told("schedule.kind", "no end") == "argument 'schedule.kind=linear': schedule.kind: no end"
+    assert loaded.told("contract", "none") == f"{file}: contract: none"
+    assert loaded.resolved().told("train.steps", "too few") == loaded.told("train.steps", "too few")
+    assert config().told("train.steps", "too few") == "run config: train.steps: too few"
+
+
+def test_an_error_keeps_its_kind_and_begins_with_the_key_that_it_is_about() -> None:
+    with pytest.raises(DataError, match=r"^run config: data: gone$"), config().at("data"):
+        raise DataError("gone")
+    with pytest.raises(DataError, match=r"^run config: data\.path: gone$"), config().at("model"), about("data.path"):
+        raise DataError("gone")
+    with pytest.raises(ZeroDivisionError, match=r"^zero$"), config().at("model"), about("data.path"):
+        raise ZeroDivisionError("zero")
 
 
 @pytest.mark.parametrize(

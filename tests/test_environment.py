@@ -1,3 +1,4 @@
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,7 @@ def test_only_conditions_that_differ_are_told_with_both_values() -> None:
     now = environment.conditions(config(batch_size=5, compile=True), CPU)
     assert environment.differences(before, now) == {"batch_size": [8, 5], "compile": [False, True]}
     assert environment.differences({}, {"threads": 2}) == {"threads": [None, 2]}
+    assert environment.differences({"data": "a" * 64, "threads": 2}, {"threads": 2}) == {"data": ["a" * 64, None]}
 
 
 def test_threads_and_determinism_are_set_inside_and_put_back_also_after_an_error() -> None:
@@ -66,6 +68,13 @@ def test_the_record_is_json_and_names_versions_host_and_device() -> None:
     assert (found["trainwright"], found["device"], found["device_name"]) == (__version__, "cpu", "cpu")
     assert found["packages"]["torch"] == torch.__version__
     assert None not in (found["packages"]["numpy"], found["host"]["name"], found["python"])
+
+
+def test_the_driver_is_told_by_its_version_or_by_the_reason_why_there_is_none() -> None:
+    found = environment.describe(CPU)
+    version, reason = found["driver"], found["absent"]["driver"]
+    assert (version is None) == (reason is not None)
+    assert re.fullmatch(r"[0-9]+(\.[0-9]+)+", version) if version else str(reason).startswith("NVML: ")
 
 
 def test_outside_a_repository_there_is_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ import torch
 
 from tests.loops import Scripted, run_loop, settings
 from tests.toys import Toy, ToyOptions, toy
-from trainwright.budget import EarlyStopping
+from trainwright.config import EarlyStoppingSection
 from trainwright.outcome import Outcome
 from trainwright.schedules import Schedule
 from trainwright.signals import StopRequest
@@ -84,7 +84,7 @@ def test_a_first_validation_above_its_cap_aborts(value: float, cap: float | None
 
 
 def test_early_stopping_with_patience_3_stops_at_the_fourth_of_rising_validations(tmp_path: Path) -> None:
-    done = run_loop(scripted(1.0, 1.1, 1.2, 1.3), settings(early_stopping=EarlyStopping(3)), tmp_path)
+    done = run_loop(scripted(1.0, 1.1, 1.2, 1.3), settings(early_stopping=EarlyStoppingSection(patience=3)), tmp_path)
     assert [row.patience for row in done.run.read_validations()] == [0, 1, 2, 3]
     assert done.ended.outcome is Outcome.DONE
     assert "early_stopped" in done.kinds()
@@ -136,9 +136,10 @@ def test_a_gate_that_does_not_hold_at_a_validation_ends_the_run(tmp_path: Path) 
 
 def test_the_seconds_of_the_phases_are_nearly_all_of_the_elapsed_time_and_never_more(tmp_path: Path) -> None:
     done = run_loop(toy(), settings(total_steps=200), tmp_path)
-    accounted = sum(done.ended.seconds.values())
-    assert 0.95 * done.elapsed <= accounted <= done.elapsed
-    assert min(done.ended.seconds.values()) > 0
+    phases = {name: seconds for name, seconds in done.ended.seconds.items() if name != "elapsed"}
+    assert 0.95 * done.elapsed <= sum(phases.values()) <= done.ended.seconds["elapsed"] <= done.elapsed
+    assert set(phases) == {"training", "validation", "checkpoint"}
+    assert min(phases.values()) > 0
 
 
 def test_the_logged_rate_is_the_one_that_the_optimizer_took_and_follows_the_schedule(tmp_path: Path) -> None:

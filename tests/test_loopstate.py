@@ -4,7 +4,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from trainwright.budget import EarlyStopping, LoopSettings
+from trainwright.budget import LoopSettings
+from trainwright.config import EarlyStoppingSection
 from trainwright.loopstate import Ending, LoopState, Noted
 from trainwright.schedules import Schedule
 from trainwright.trainable import Direction, Validation
@@ -17,7 +18,8 @@ def settings(**changes: Any) -> LoopSettings:
 
 
 def stopping(patience: int, min_delta: float = 0.0, min_validations: int = 1) -> LoopSettings:
-    return settings(early_stopping=EarlyStopping(patience, min_delta, min_validations), divergence_ratio=None)
+    section = EarlyStoppingSection(patience=patience, min_delta=min_delta, min_validations=min_validations)
+    return settings(early_stopping=section, divergence_ratio=None)
 
 
 def note(state: LoopState, value: float, told: LoopSettings, direction: Direction = "min") -> Noted:

@@ -12,17 +12,18 @@ import torch
 from torch import Tensor
 
 from tests.toys import Samples, Toy, ToyOptions
-from trainwright.budget import LoopSettings, loop_settings, micro_batches_of
+from trainwright.budget import LoopSettings, loop_settings
 from trainwright.checkpoints import codec
-from trainwright.checkpoints.checkpoints import Checkpoint, superseded
+from trainwright.checkpoints.checkpoints import superseded
 from trainwright.config import RunConfig
 from trainwright.device import cuda_devices
 from trainwright.errors import InputError
 from trainwright.footprint import Footprint, trace
+from trainwright.manifest import Checkpoint
 from trainwright.models.build import build
 from trainwright.planning import MEASURED_STEPS, WARM_UP_STEPS, kept_at_most, parse_size, plan
 from trainwright.schedules import Schedule
-from trainwright.steps import gradients
+from trainwright.steps import gradients, micro_batches
 from trainwright.trainable import Setup
 
 CPU = torch.device("cpu")
@@ -322,9 +323,6 @@ def test_planned_tokens_are_those_that_the_steps_draw(data: Path, train: dict[st
     if settings.total_items is not None:
         assert found.planned == 12_345
         return
-    counts = (
-        micro_batches_of(step, trainable.micro_batches_per_epoch, settings.accumulate)
-        for step in range(settings.total_steps or 0)
-    )
+    counts = (micro_batches(trainable, settings.accumulate) for _ in range(settings.total_steps or 0))
     assert found.planned == sum(trainable.next_batch().targets_bt.numel() for count in counts for _ in range(count))
     assert found.passes == pytest.approx((found.planned or 0) / (found.held or 1))

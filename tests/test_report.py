@@ -9,10 +9,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from trainwright.contract.load import load_contract
 from trainwright.contract.run import judge_run
@@ -20,7 +17,7 @@ from trainwright.errors import DataError, StoreError
 from trainwright.files import write_atomically
 from trainwright.metrics import StepMetrics, ValidationRow
 from trainwright.recorder import Recorder, Silent
-from trainwright.report import percentile, write_report
+from trainwright.report import write_report
 from trainwright.rundir import RunDirectory, Start, create_run, now, write_json
 
 CONFIG = "name: run\nmodel:\n  type: toy\ntrain:\n  steps: 10\n"
@@ -136,11 +133,13 @@ def test_a_run_that_was_killed_has_not_ended(run: RunDirectory) -> None:
     assert "4 of 10" in text
 
 
-def test_a_torn_last_row_is_left_out(run: RunDirectory) -> None:
+def test_a_torn_last_row_is_left_out_and_the_page_says_so(run: RunDirectory) -> None:
     attempt(run, [step_row(step) for step in range(4)])
     file = run.attempts()[0].steps
     file.write_bytes(file.read_bytes()[:-7])
-    assert "3 of 10" in text_of(page_of(run))
+    text = text_of(page_of(run))
+    assert "3 of 10" in text
+    assert "attempts/1/steps.jsonl ends in a torn row, which is left out." in text
 
 
 def test_the_result_of_an_attempt_that_was_taken_up_again_is_not_the_end(run: RunDirectory) -> None:
@@ -286,12 +285,6 @@ def test_a_page_that_cannot_be_written_is_an_error_of_the_store(run: RunDirector
     with pytest.raises(StoreError, match=r"report\.html"):
         write_report(run)
     assert not list(run.path.glob("*.tmp"))
-
-
-@given(st.lists(st.floats(0, 1e6), min_size=1, max_size=50), st.sampled_from([50.0, 95.0, 99.0]))
-def test_percentiles_are_those_of_linear_interpolation(values: list[float], percent: float) -> None:
-    ordered = sorted(values)
-    assert percentile(ordered, percent) == pytest.approx(float(np.percentile(ordered, percent)), rel=1e-9, abs=1e-9)
 
 
 def test_the_report_needs_no_torch() -> None:

@@ -88,6 +88,46 @@ def test_a_damaged_stream_is_an_error_that_names_it(name: str, value: StateValue
         rng.restore({**rng.capture(CPU), name: value}, CPU)
 
 
+CUDA = torch.device("cuda")
+
+
+def test_a_state_from_cuda_goes_on_on_a_cpu_which_has_no_use_for_that_stream() -> None:
+    rng.seed_everything(3)
+    streams: Any = {**rng.capture(CPU), "cuda": torch.zeros(16, dtype=torch.uint8), "device": "cuda"}
+    expected = draws()
+    rng.restore(streams, CPU)
+    assert draws() == expected
+
+
+@pytest.mark.parametrize("made_on", ["cuda", None])
+def test_a_state_from_cuda_that_lost_its_stream_is_refused_on_cuda_and_no_stream_moves(made_on: str | None) -> None:
+    streams: Any = {**rng.capture(CPU), "device": made_on}
+    rng.seed_everything(5)
+    before: Any = rng.capture(CPU)
+    with pytest.raises(DamagedCheckpointError, match=r"'rng\.cuda'"):
+        rng.restore({name: value for name, value in streams.items() if value is not None}, CUDA)
+    assert torch.equal(rng.capture(CPU)["torch"], before["torch"])  # type: ignore[arg-type]  # a tensor
+
+
+def test_a_state_from_a_cpu_has_no_stream_of_cuda_to_miss() -> None:
+    rng.seed_everything(4)
+    streams = rng.capture(CPU)
+    assert (streams["device"], "cuda" in streams) == ("cpu", False)
+    expected = draws()
+    rng.restore(streams, CUDA)
+    assert draws() == expected
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+def test_the_stream_of_cuda_goes_on_and_a_damaged_one_is_named() -> None:
+    streams = rng.capture(CUDA)
+    expected = torch.rand(3, device=CUDA).tolist()
+    rng.restore(streams, CUDA)
+    assert torch.rand(3, device=CUDA).tolist() == expected
+    with pytest.raises(DamagedCheckpointError, match=r"'rng\.cuda'"):
+        rng.restore({**streams, "cuda": torch.zeros(7, dtype=torch.uint8)}, CUDA)
+
+
 def test_what_is_drawn_inside_leaves_the_streams_as_they_were() -> None:
     before: Any = rng.capture(CPU)
     with rng.preserved(CPU):

@@ -26,8 +26,10 @@ def run(tmp_path: Path) -> RunDirectory:
 
 
 def begin(run: RunDirectory, step: int) -> Attempt:
+    """Begin an attempt from the save of the one before it at that step."""
     attempt = run.new_attempt()
-    write_json(attempt.start_file, Start(attempt=attempt.number, time=now(), step=step, checkpoint=None))
+    checkpoint = f"step-{step:08d}.a{attempt.number - 1}" if attempt.number > 1 else None
+    write_json(attempt.start_file, Start(attempt=attempt.number, time=now(), step=step, checkpoint=checkpoint))
     return attempt
 
 
@@ -72,6 +74,22 @@ def test_a_validation_at_the_step_of_a_resume_stays_with_the_attempt_that_made_i
     attempt_with(run, 6, range(6, 12), validations=(9, 12))
     found = [(validation.step, validation.value) for validation in run.read_validations()]
     assert found == [(0, 1.0), (3, 1.0), (6, 1.0), (9, 2.0), (12, 2.0)]
+
+
+def test_a_validation_whose_save_was_cut_is_made_again_and_counts_once(run: RunDirectory) -> None:
+    """Attempts 2 and 3 both go on from what attempt 1 saved at step 6; attempt 2 was killed in its save there."""
+    attempt_with(run, 0, range(6), validations=(0,))
+    attempt_with(run, 6, range(0), validations=(6,))
+    third = attempt_with(run, 6, range(6, 9), validations=(6, 9))
+    write_json(third.start_file, Start(attempt=3, time=now(), step=6, checkpoint="step-00000006.a1"))
+    assert [(row.step, row.value) for row in run.read_validations()] == [(0, 1.0), (6, 3.0), (9, 3.0)]
+
+
+def test_a_first_validation_whose_save_was_cut_counts_once(run: RunDirectory) -> None:
+    attempt_with(run, 0, range(0), validations=(0,))
+    second = attempt_with(run, 0, range(3), validations=(0, 3))
+    write_json(second.start_file, Start(attempt=2, time=now(), step=0, checkpoint=None))
+    assert [(row.step, row.value) for row in run.read_validations()] == [(0, 2.0), (3, 2.0)]
 
 
 def test_events_that_belong_to_a_step_count_like_it_and_what_happened_stays(run: RunDirectory) -> None:
@@ -173,7 +191,7 @@ def test_two_runs_of_one_name_and_second_are_two(tmp_path: Path) -> None:
 
 def test_a_run_directory_that_cannot_be_made_is_told_with_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "runs").touch()
-    with pytest.raises(StoreError, match=r"the run directory cannot be made: .*; choose another --runs-dir"):
+    with pytest.raises(StoreError, match=r"runs: cannot be written: .*; make room or choose another --runs-dir"):
         create_run("a", tmp_path / "runs", "")
 
 

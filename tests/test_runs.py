@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from tests.acceptance import full_disk, harness
+from tests.toys import Toy
 from trainwright import app, guards, runs
 from trainwright.checkpoints.checkpoints import Checkpoints
 from trainwright.checkpoints.filesystem import FileStore
@@ -35,6 +36,7 @@ from trainwright.errors import (
     StoreError,
     TrainwrightError,
 )
+from trainwright.files import sha256_of_file
 from trainwright.outcome import Outcome
 from trainwright.report import write_report
 from trainwright.rundir import RunDirectory, now, read_json
@@ -165,7 +167,7 @@ def test_a_parent_whose_checkpoints_are_all_damaged_is_refused_and_leaves_no_dir
     parent = copied(uncut, tmp_path / "parent")
     for file in parent.checkpoints.glob("*/model.safetensors"):
         file.write_bytes(b"")
-    with harness.left_as_it_was(parent.path), pytest.raises(StoreError, match="no checkpoint of this run is valid"):
+    with harness.left_as_it_was(parent.path), pytest.raises(StoreError, match="every checkpoint is damaged"):
         app.resume(parent.path, ["train.steps=80"], runs_dir=tmp_path / "runs")
     assert not (tmp_path / "runs").exists()
 
@@ -310,6 +312,78 @@ def save_again(run: RunDirectory, change: Callable[[dict[str, StateValue]], obje
     checkpoints.write(state, step=manifest.step + 1, stamp=manifest.stamp, time=now()).commit()
 
 
+def test_a_run_whose_record_was_edited_is_refused_for_its_rows_would_be_of_two_runs(tmp_path: Path) -> None:
+    run = killed(tmp_path, harness.config())
+    run.config.write_text(run.config.read_text().replace("seed: 7", "seed: 9"))
+    with (
+        harness.left_as_it_was(run.path),
+        pytest.raises(InputError, match=r"run\.yaml: was changed since the run began"),
+    ):
+        runs.resume(run)
+
+
+def test_a_run_that_lost_its_contract_is_neither_resumed_nor_judged_as_if_it_had_none(tmp_path: Path) -> None:
+    run = killed(tmp_path, harness.config(contract="training-loop-pretrain-v1"))
+    run.contract.unlink()
+    for use in (runs.resume, judge_run):
+        with pytest.raises(InputError, match=r"contract\.yaml: is missing, and .* names contract"):
+            use(run)
+
+
+def test_a_run_directory_that_cannot_be_filled_is_an_error_before_step_0_and_leaves_nothing(tmp_path: Path) -> None:
+    child = harness.start(full_disk.refused_with_small_files, harness.config(), tmp_path, 200)
+    assert harness.finish(child) == 7
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_whose_every_checkpoint_is_damaged_is_refused_and_its_rows_stand(tmp_path: Path) -> None:
+    run = killed(tmp_path, harness.config())
+    for file in run.checkpoints.glob("*/model.safetensors"):
+        flipped(file)
+    with harness.left_as_it_was(run.path), pytest.raises(StoreError, match="every checkpoint is damaged"):
+        runs.resume(run)
+
+
+def test_a_child_says_which_checkpoints_of_its_parent_it_passed_over(uncut: RunDirectory, tmp_path: Path) -> None:
+    parent = copied(uncut, tmp_path)
+    newest = max(parent.checkpoints.glob("*/model.safetensors"))
+    flipped(newest)
+    with harness.left_as_it_was(parent.path):
+        child = app.resume(parent.path, ["train.steps=62"], runs_dir=tmp_path / "runs").run
+    assert [detail["checkpoint"] for detail in events(child, "checkpoint_rejected")] == [newest.parent.name]
+
+
+def test_the_seconds_of_a_resumed_run_are_those_of_all_its_attempts(tmp_path: Path) -> None:
+    run = killed(tmp_path, harness.config(train__steps=40), step=36)
+    runs.resume(run)
+    seconds = read_json(run.result)["seconds"]
+    rows = sum(row.wall_ms for row in run.read_steps() if row.step < 35) / 1000
+    assert seconds["training"] > rows, "attempt 1's steps up to its last save are among them"
+
+
+def test_an_aborted_run_is_the_parent_of_one_that_goes_on_from_its_last_good_checkpoint(tmp_path: Path) -> None:
+    bad = execute(tmp_path, model__nan_at_step=30)
+    assert bad.outcome is Outcome.ABORTED
+    good = app.resume(bad.run.path, ["model.nan_at_step=null", "train.steps=40"], runs_dir=tmp_path)
+    assert (good.outcome, good.step) == (Outcome.DONE, 40)
+    assert good.run.read_steps()[0].step == 28
+
+
+class Wordy(Toy):
+    """Gives metrics that it does not declare."""
+
+    given: Mapping[str, float] = {"extra": 1.0}
+
+    def collect_metrics(self) -> Mapping[str, float]:
+        return self.given
+
+
+def test_a_metric_that_was_not_declared_ends_the_run_and_is_in_no_row(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"collect_metrics gave \['extra'\], declared are \[\]"):
+        execute(tmp_path, model__type="tests.test_runs:Wordy")
+    assert harness.only_run(tmp_path).read_steps() == []
+
+
 # -- weights of an earlier run ---------------------------------------------------------------------------------------
 
 
@@ -327,10 +401,26 @@ def test_init_takes_every_weight_and_nothing_else_of_an_earlier_run(uncut: RunDi
     assert begun.read_steps()[0].step == 0
 
 
-def test_init_finds_its_run_beside_the_others_and_records_which_one_it_was(tmp_path: Path) -> None:
+def test_init_finds_its_run_beside_the_others_and_records_what_it_took(tmp_path: Path) -> None:
     source = short(tmp_path)
     begun = short(tmp_path, train__init="latest", train__steps=1)
-    assert RunConfig.load(begun.config).train.init == str(source.path.resolve())
+    best = [row.checkpoint for row in source.read_validations() if row.is_best][-1]
+    taken = begun.attempts()[0].start().init
+    assert taken is not None
+    assert (taken["run"], taken["checkpoint"]) == (str(source.path), best)
+    assert taken["weights_sha256"] == sha256_of_file(source.checkpoints / best / "model.safetensors")
+    assert begun.read_events()[0].detail == {"init": taken}
+
+
+def test_init_takes_the_newest_weights_where_the_best_are_damaged_and_says_so(
+    uncut: RunDirectory, tmp_path: Path
+) -> None:
+    source = copied(uncut, tmp_path)
+    save_again(source, lambda state: state)
+    best = [row.checkpoint for row in source.read_validations() if row.is_best][-1]
+    flipped(source.checkpoints / best / "model.safetensors")
+    begun = short(tmp_path / "runs", train__init=str(source.path), train__steps=1)
+    assert [e.detail["checkpoint"] for e in begun.read_events() if e.kind == "checkpoint_rejected"] == [best]
 
 
 def test_a_run_with_init_killed_before_its_first_checkpoint_takes_the_same_weights_again(
@@ -382,6 +472,7 @@ def test_init_with_weights_that_do_not_match_names_the_tensor_and_leaves_no_dire
 ) -> None:
     source = copied(uncut, tmp_path)
     save_again(source, change)
+    flipped(source.checkpoints / source.read_validations()[-1].checkpoint / "model.safetensors")
     with harness.left_as_it_was(source.path), pytest.raises(InputError, match=message):
         short(tmp_path / "runs", train__init=str(source.path))
     assert not (tmp_path / "runs").exists()
@@ -401,7 +492,7 @@ def test_init_of_a_run_without_a_valid_checkpoint_never_means_random_weights(
     source = copied(uncut, tmp_path)
     for file in source.checkpoints.glob("*/model.safetensors"):
         flipped(file)
-    with pytest.raises(InputError, match=r"train\.init: .* has no valid checkpoint to take weights from"):
+    with pytest.raises(StoreError, match=r"train\.init: .* every checkpoint is damaged"):
         short(tmp_path / "runs", train__init=str(source.path))
     assert not (tmp_path / "runs").exists()
 
@@ -438,7 +529,7 @@ def test_an_error_before_the_first_step_leaves_no_run_directory(
 @pytest.mark.parametrize("runs_dir", ["file", "file/below"])
 def test_a_runs_directory_that_cannot_be_made_is_a_store_error(runs_dir: str, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(StoreError, match=r"cannot be made: .*; choose another --runs-dir") as refused:
+    with pytest.raises(StoreError, match=r"cannot be written: .*choose another --runs-dir") as refused:
         short(tmp_path / runs_dir)
     assert refused.value.exit_code == 7
     assert list(tmp_path.iterdir()) == [tmp_path / "file"]

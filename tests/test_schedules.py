@@ -85,7 +85,7 @@ def test_with_a_larger_total_the_closed_form_of_the_larger_total_holds_from_ther
 
 @pytest.mark.parametrize("kind", ["cosine", "linear"])
 def test_a_decay_to_an_end_needs_an_end(kind: ScheduleKind) -> None:
-    with pytest.raises(InputError, match=f"schedule.kind '{kind}' needs a known number of steps; give train.steps"):
+    with pytest.raises(InputError, match=f"'{kind}' needs a known number of steps; give train.steps"):
         Schedule(1.0, kind)
     Schedule(1.0, "constant")
     Schedule(1.0, "step")

@@ -22,6 +22,16 @@ def test_without_a_driver_the_value_is_null_and_the_reason_is_nvmls_own() -> Non
     assert sensor.absent.startswith("NVML: ")
 
 
+@pytest.mark.skipif(GPUS > 0, reason="NVML is here and does not fail")
+def test_a_sensor_that_fails_while_it_is_in_use_is_absent_from_there_on_and_says_so_once() -> None:
+    told: list[str] = []
+    sensor = Utilisation(torch.device("cpu"), clock=lambda: 0.0, on_lost=told.append)
+    sensor._handle, sensor.absent = object(), None
+    assert [sensor(), sensor()] == [None, None]
+    assert told == [sensor.absent]
+    assert told[0].startswith("NVML: ")
+
+
 @pytest.mark.skipif(GPUS == 0, reason="no CUDA device")
 def test_a_sample_is_in_percent_and_is_kept_for_one_second_at_most() -> None:
     moments = iter([0.0, 0.5, MAXIMUM_AGE_SECONDS])

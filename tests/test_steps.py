@@ -9,7 +9,7 @@ from tests.loops import Finished, run_loop, settings
 from tests.toys import Samples, Toy, ToySource, toy
 from trainwright.config import ExplosionSection
 from trainwright.outcome import Outcome
-from trainwright.steps import DeviceStepper, HostStepper, Stepper, gradients
+from trainwright.steps import DeviceStepper, HostStepper, Stepper, gradients, micro_batches
 
 STEPPERS = pytest.mark.parametrize("stepper", [HostStepper, DeviceStepper], ids=["on the host", "ahead of the host"])
 
@@ -80,6 +80,37 @@ def test_a_step_that_is_not_finite_is_on_record_and_not_in_the_weights(
         assert torch.equal(trainable.state_dict()[name], tensor), name
     assert done.checkpoints.candidates()[0].step == 0
     assert done.checkpoints.load(done.checkpoints.candidates()[0])
+
+
+@STEPPERS
+@pytest.mark.parametrize(
+    ("drawn", "accumulate", "samples"),
+    [
+        (0, 4, [4, 4, 2, 4, 4]),
+        (0, 5, [5, 5, 5, 5, 5]),
+        (0, 11, [10, 10, 10, 10, 10]),
+        (4, 4, [4, 2, 4, 4, 2]),
+        (4, 5, [5, 1, 5, 5, 5]),
+        (0, 1, [1, 1, 1, 1, 1]),
+    ],
+)
+def test_no_window_of_accumulation_spans_the_end_of_a_pass_wherever_a_run_began(
+    stepper: Any, drawn: int, accumulate: int, samples: list[int], tmp_path: Path
+) -> None:
+    trainable = toy(n=10, batch_size=1)
+    for _ in range(drawn):  # as a parent run with another accumulation did
+        trainable.next_batch()
+    done = run_loop(trainable, settings(accumulate=accumulate, total_steps=5), tmp_path, stepper=stepper)
+    assert [row.extra["samples"] for row in done.run.read_steps()] == samples
+
+
+def test_data_without_an_end_fill_every_window() -> None:
+    class Endless(Toy):
+        @property
+        def micro_batches_left(self) -> int | None:
+            return None
+
+    assert micro_batches(Endless.build(toy().setup), 7) == 7
 
 
 def test_unequal_micro_batches_give_the_gradient_of_the_one_big_batch() -> None:

@@ -1,6 +1,6 @@
 import math
 import statistics
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import pytest
@@ -22,7 +22,7 @@ class Counting:
 
     unit: Unit = "samples"
     epoch = 0
-    micro_batches_per_epoch = items_per_epoch = None
+    micro_batches_per_epoch = micro_batches_left = items_per_epoch = None
     hashes: Mapping[str, str] = {}
     position = 0
 
@@ -130,6 +130,19 @@ def test_a_validation_leaves_weights_mode_random_streams_and_data_position() -> 
     assert first.value == second.value == pytest.approx(torch.stack(losses).mean().item()), "dropout is off in it"
     trainable.validate()
     assert not trainable.training
+
+
+def test_a_validation_takes_each_part_that_a_model_tells_apart_as_one_sample() -> None:
+    class BySample(Toy):
+        def losses_of(self, batch: Samples) -> Sequence[tuple[float, int]]:
+            errors_b1 = (self.forward(batch) - batch.y_b1).square()
+            return [(error, 1) for error in errors_b1.flatten().tolist()]
+
+    setup = Setup(model=ToyOptions(), data={}, batch_size=32)
+    whole_batches, by_sample = Toy.build(setup).validate(), BySample.build(setup).validate()
+    assert by_sample.n == whole_batches.n == 64
+    assert by_sample.value == pytest.approx(whole_batches.value, rel=1e-5)
+    assert by_sample.standard_error != whole_batches.standard_error
 
 
 def test_a_validation_that_fails_leaves_mode_and_random_streams() -> None:

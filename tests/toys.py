@@ -67,6 +67,10 @@ class ToySource:
         return -(-self._options.n // self._setup.batch_size)
 
     @property
+    def micro_batches_left(self) -> int | None:
+        return -(-(self._options.n - self._position) // self._setup.batch_size)
+
+    @property
     def items_per_epoch(self) -> int | None:
         return self._options.n
 

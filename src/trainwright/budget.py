@@ -1,21 +1,18 @@
 """What a configuration means for one trainable: steps, intervals, schedule and guards as plain numbers."""
 
 import math
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
-from trainwright.config import ExplosionSection, Interval, RunConfig
+from trainwright.config import EarlyStoppingSection, ExplosionSection, Interval, RunConfig
 from trainwright.errors import InputError
+from trainwright.metrics import MEASURED_STEP_FIELDS, NONFINITE_SUFFIX, THROUGHPUT_FIELDS
 from trainwright.schedules import Schedule
 from trainwright.trainable import Trainable
 
-
-@dataclass(frozen=True, slots=True)
-class EarlyStopping:
-    """Stop after `patience` validations in a row without a gain of more than `min_delta`."""
-
-    patience: int
-    min_delta: float = 0.0
-    min_validations: int = 1
+FIELDS_OF_A_ROW: Final = frozenset({*MEASURED_STEP_FIELDS, *THROUGHPUT_FIELDS, "tokens", "samples"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +30,7 @@ class LoopSettings:
     checkpoint_every: int | None = None
     keep_last: int = 2
     keep_every: int | None = None
-    early_stopping: EarlyStopping | None = None
+    early_stopping: EarlyStoppingSection | None = None
     divergence_ratio: float | None = 2.0
     first_validation_cap: float | None = None
     explosion: ExplosionSection = field(default_factory=ExplosionSection)
@@ -45,38 +42,24 @@ def steps_per_epoch(trainable: Trainable, accumulate: int) -> int | None:
     return None if micro_batches is None else math.ceil(micro_batches / accumulate)
 
 
-def micro_batches_of(step: int, micro_batches_per_epoch: int | None, accumulate: int) -> int:
-    """Give how many micro-batches step `step` accumulates: no window spans the end of an epoch."""
-    if accumulate == 1 or micro_batches_per_epoch is None:
-        return accumulate
-    steps = math.ceil(micro_batches_per_epoch / accumulate)
-    is_last = step % steps == steps - 1
-    return micro_batches_per_epoch - (steps - 1) * accumulate if is_last else accumulate
-
-
 def loop_settings(config: RunConfig, trainable: Trainable) -> LoopSettings:
     """Turn a resolved configuration into numbers. Errors: InputError naming the key that does not fit the data."""
     _check_metric(config, trainable)
+    with config.at("model.type"):
+        check_metrics(trainable)
     train = config.train
     epoch = steps_per_epoch(trainable, train.accumulate)
 
     def steps(interval: Interval | None, key: str) -> int | None:
         if interval is not None and interval.unit == "epochs" and epoch is None:
-            raise InputError(f"{key}: {interval} cannot be counted, for these data have no end; give it in steps")
+            what = f"{interval} cannot be counted, for these data have no end; give it in steps"
+            raise InputError(config.told(key, what))
         return None if interval is None else interval.in_steps(epoch)
 
     items = train.tokens if train.tokens is not None else train.samples
     total = _total_steps(config, trainable, epoch, items)
     return LoopSettings(
-        schedule=Schedule(
-            peak=train.learning_rate or 0.0,
-            kind=config.schedule.kind,
-            total_steps=total,
-            warmup_steps=config.schedule.warmup_steps or 0,
-            minimum_ratio=config.schedule.minimum_ratio,
-            milestones=config.schedule.milestones,
-            factor=config.schedule.factor,
-        ),
+        schedule=_schedule(config, total),
         total_steps=None if items is not None else total,
         total_items=items,
         max_seconds=train.seconds,
@@ -87,18 +70,50 @@ def loop_settings(config: RunConfig, trainable: Trainable) -> LoopSettings:
         checkpoint_every=steps(config.checkpoint.every, "checkpoint.every"),
         keep_last=config.checkpoint.keep_last,
         keep_every=steps(config.checkpoint.keep_every, "checkpoint.keep_every"),
-        early_stopping=_early_stopping(config),
+        early_stopping=config.early_stopping,
         divergence_ratio=config.guards.divergence_ratio,
         first_validation_cap=first_validation_cap(config, trainable),
         explosion=config.guards.explosion,
     )
 
 
+def _schedule(config: RunConfig, total_steps: int | None) -> Schedule:
+    section = config.schedule
+    with config.at("schedule.kind"):
+        return Schedule(
+            peak=config.train.learning_rate or 0.0,
+            kind=section.kind,
+            total_steps=total_steps,
+            warmup_steps=section.warmup_steps or 0,
+            minimum_ratio=section.minimum_ratio,
+            milestones=section.milestones,
+            factor=section.factor,
+        )
+
+
+def check_metrics(trainable: Trainable) -> None:
+    """Check the names of the declared metrics. Errors: InputError for one that a row cannot have beside its fields."""
+    names = [metric.name for metric in trainable.metrics]
+    for name in names:
+        problem = _problem_of(name, names)
+        if problem:
+            raise InputError(f"model type {trainable.model_type!r} declares the metric {name!r}, {problem}")
+
+
+def _problem_of(name: str, names: Sequence[str]) -> str | None:
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
+        return "expected small letters, digits and _, a letter first, as in policy_loss"
+    if name in FIELDS_OF_A_ROW:
+        return "which is a field of every row; choose another name"
+    if name.endswith(NONFINITE_SUFFIX):
+        return f"whose end {NONFINITE_SUFFIX} tells in a row what was not finite; choose another name"
+    return "more than once; a name stands for one number" if names.count(name) > 1 else None
+
+
 def _check_metric(config: RunConfig, trainable: Trainable) -> None:
     wanted, known = config.validate_.metric, trainable.validation_metric.name
     if wanted is not None and wanted != known:
-        where = config.document.where(("validate", "metric"))
-        raise InputError(f"{where}: validate.metric: {wanted!r} is not measured; known metrics: {known}")
+        raise InputError(config.told("validate.metric", f"{wanted!r} is not measured; known metrics: {known}"))
 
 
 def _total_steps(config: RunConfig, trainable: Trainable, epoch: int | None, items: int | None) -> int | None:
@@ -107,21 +122,18 @@ def _total_steps(config: RunConfig, trainable: Trainable, epoch: int | None, ite
         return train.steps
     if train.epochs is not None:
         if epoch is None:
-            raise InputError("train.epochs: these data have no end, so an epoch cannot be counted; give train.steps")
+            what = "these data have no end, so an epoch cannot be counted; give train.steps"
+            raise InputError(config.told("train.epochs", what))
         return train.epochs * epoch
     if items is None:
         return None
     unit = "tokens" if train.tokens is not None else "samples"
     if unit != trainable.unit:
-        raise InputError(f"train.{unit}: this trainable counts {trainable.unit}; give train.{trainable.unit}")
+        what = f"this trainable counts {trainable.unit}; give train.{trainable.unit}"
+        raise InputError(config.told(f"train.{unit}", what))
     if epoch is None or trainable.items_per_epoch is None:
         return None
     return math.ceil(items * epoch / trainable.items_per_epoch)
-
-
-def _early_stopping(config: RunConfig) -> EarlyStopping | None:
-    section = config.early_stopping
-    return EarlyStopping(section.patience, section.min_delta, section.min_validations) if section else None
 
 
 def first_validation_cap(config: RunConfig, trainable: Trainable) -> float | None:
@@ -139,7 +151,6 @@ def target_value(config: RunConfig, trainable: Trainable) -> float | None:
         return target
     if target not in trainable.baselines:
         known = ", ".join(trainable.baselines) or "none"
-        raise InputError(
-            f"train.target: {target!r} is not known for model type {trainable.model_type!r}; known: {known}"
-        )
+        what = f"{target!r} is not known for model type {trainable.model_type!r}; known: {known}"
+        raise InputError(config.told("train.target", what))
     return trainable.baselines[target]

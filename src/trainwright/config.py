@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeAlias
@@ -20,7 +21,7 @@ from pydantic import (
 )
 
 from trainwright import device, yamlfile
-from trainwright.errors import InputError
+from trainwright.errors import InputError, TrainwrightError
 from trainwright.files import sha256_of_bytes
 from trainwright.yamlfile import Document
 
@@ -222,6 +223,19 @@ class RunConfig(Section):
     def document(self) -> Document:
         """What the configuration was read from, for messages about the sections that models check."""
         return self._document
+
+    def told(self, key: str, text: str) -> str:
+        """Say `text` of a key, as `run.yaml:7: train.target: text`."""
+        return f"{self._document.where(tuple(key.split('.')))}: {key}: {text}"
+
+    @contextmanager
+    def at(self, key: str) -> Iterator[None]:
+        """Have an error from inside begin with the place of the key that it is about: its own, or else `key`."""
+        try:
+            yield
+        except TrainwrightError as error:
+            error.args = (self.told(error.config_key or key, str(error)),)
+            raise
 
     def document_with(self, overrides: Sequence[str]) -> Document:
         """Give these values as a document again, with `key=value` overrides."""

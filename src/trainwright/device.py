@@ -1,6 +1,8 @@
 """Device names: their grammar, and whether the device is there, decided without importing torch."""
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import takewhile
 
@@ -16,10 +18,6 @@ class Device:
 
     name: str
     notice: str | None = None
-
-    @property
-    def is_cuda(self) -> bool:
-        return self.name.startswith("cuda")
 
 
 def check_grammar(spec: str) -> str:
@@ -56,17 +54,36 @@ def cuda_devices() -> tuple[int, str]:
     import pynvml
 
     try:
-        pynvml.nvmlInit()
-        try:
+        with _nvml():
             count = int(pynvml.nvmlDeviceGetCount())
-        finally:
-            pynvml.nvmlShutdown()
     except pynvml.NVMLError as error:
         return 0, f"NVML: {error}"
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
         return count, "NVML"
     return visible_devices(count, visible), f"NVML and CUDA_VISIBLE_DEVICES={visible}"
+
+
+def driver_version() -> tuple[str | None, str | None]:
+    """Give the version of the driver as NVML has it, or None and why there is none."""
+    import pynvml
+
+    try:
+        with _nvml():
+            return str(pynvml.nvmlSystemGetDriverVersion()), None
+    except pynvml.NVMLError as error:
+        return None, f"NVML: {error}"
+
+
+@contextmanager
+def _nvml() -> Iterator[None]:
+    import pynvml
+
+    pynvml.nvmlInit()
+    try:
+        yield
+    finally:
+        pynvml.nvmlShutdown()
 
 
 def visible_devices(count: int, visible: str) -> int:

@@ -13,6 +13,7 @@ import torch
 
 from trainwright import __version__
 from trainwright.config import RunConfig
+from trainwright.device import driver_version
 
 PACKAGES = ("torch", "numpy", "safetensors", "tokenizers", "duckdb", "pyarrow", "msgspec", "pydantic")
 
@@ -34,8 +35,9 @@ def conditions(config: RunConfig, device: torch.device) -> dict[str, Any]:
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Give name → [before, now] for each condition that differs."""
-    return {name: [before.get(name), now[name]] for name in now if before.get(name) != now[name]}
+    """Give name → [before, now] for each condition that differs; None where one has no such condition."""
+    names = dict.fromkeys((*before, *now))
+    return {name: [before.get(name), now.get(name)] for name in names if before.get(name) != now.get(name)}
 
 
 def device_name(device: torch.device) -> str:
@@ -44,6 +46,7 @@ def device_name(device: torch.device) -> str:
 
 def describe(device: torch.device) -> dict[str, Any]:
     """Give the record of this machine and process; what is not there is null, with the reason under `absent`."""
+    driver, no_driver = driver_version()
     return {
         "trainwright": __version__,
         "python": platform.python_version(),
@@ -54,8 +57,10 @@ def describe(device: torch.device) -> dict[str, Any]:
         "device": device.type,
         "device_name": device_name(device),
         "cuda": torch.version.cuda,
+        "driver": driver,
         "git": _git(),
         "command": sys.argv,
+        "absent": {"driver": no_driver},
     }
 
 

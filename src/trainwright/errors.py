@@ -2,7 +2,6 @@
 
 TrainwrightError              1  internal error
 ├── InputError                2  wrong input: a configuration, a contract, an argument
-│   └── MissingExtraError     2  an optional part is not installed
 ├── DeviceUnavailableError    5  the device that was asked for is not there
 ├── DataError                 6  data missing, damaged or exhausted
 │   └── DataExhaustedError    6  `exhaustion: halt` and every window was seen
@@ -13,6 +12,8 @@ TrainwrightError              1  internal error
 What is expected of a run (a gate that fails, an abort by a guard) is a value, `outcome.Outcome`, not an error.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import ClassVar
 
 
@@ -20,19 +21,13 @@ class TrainwrightError(Exception):
     """An error of Trainwright: its text says what, where, what was expected and what to do."""
 
     exit_code: ClassVar[int] = 1
+    config_key: str | None = None  # the key of run.yaml that is to be changed, where it is known
 
 
 class InputError(TrainwrightError):
     """What the user wrote cannot be used as it stands."""
 
     exit_code = 2
-
-
-class MissingExtraError(InputError):
-    """An optional part is not installed."""
-
-    def __init__(self, package: str, extra: str) -> None:
-        super().__init__(f"{package} is not installed; run: pip install 'trainwright[{extra}]'")
 
 
 class DeviceUnavailableError(TrainwrightError):
@@ -65,3 +60,13 @@ class MemoryExhaustedError(TrainwrightError):
     """The device or the host has no memory left."""
 
     exit_code = 8
+
+
+@contextmanager
+def about(key: str) -> Iterator[None]:
+    """Note on an error from inside the key of run.yaml that it is about, for where the file is known."""
+    try:
+        yield
+    except TrainwrightError as error:
+        error.config_key = error.config_key or key
+        raise

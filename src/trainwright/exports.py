@@ -9,13 +9,14 @@ import torch
 from tokenizers import Tokenizer
 
 from trainwright import rng
-from trainwright.checkpoints.checkpoints import Checkpoint, Checkpoints, Manifest
+from trainwright.checkpoints.checkpoints import Checkpoints
 from trainwright.checkpoints.open import open_store
 from trainwright.config import RunConfig
 from trainwright.data import shards
 from trainwright.data import tokenizer as tokenizers
 from trainwright.errors import DamagedCheckpointError, DataError, InputError, StoreError
 from trainwright.files import make_directory, sha256_of_file
+from trainwright.manifest import Checkpoint, Manifest
 from trainwright.models import huggingface
 from trainwright.models.decoder import RMS_EPS, ROPE_THETA, Decoder, Shape
 from trainwright.models.generate import generate

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 
+MIB = 1 << 20
 ADVICE = "lower train.batch_size and raise train.accumulate by the same factor, or choose train.precision bf16"
 
 
@@ -23,7 +24,13 @@ def is_out_of_memory(error: Exception) -> bool:
 
 
 def out_of_memory(error: Exception) -> str:
-    """Tell it with the peak of this process and what to change."""
-    peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    """Tell it with the peak of the memory that ran out, the device's or this process's, and what to change."""
     reason = (str(error).splitlines() or [type(error).__name__])[0]
-    return f"out of memory: {reason}; peak of this process {peak_mib} MiB; {ADVICE}"
+    return f"out of memory: {reason}; {_peak(error)}; {ADVICE}"
+
+
+def _peak(error: Exception) -> str:
+    if isinstance(error, torch.OutOfMemoryError) and torch.cuda.is_available():
+        peak = max(map(torch.cuda.max_memory_allocated, range(torch.cuda.device_count())))
+        return f"peak of this process on the device {peak // MIB} MiB"
+    return f"peak of this process {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 // MIB} MiB"

@@ -15,9 +15,10 @@ import msgspec
 
 from trainwright import guards
 from trainwright.budget import LoopSettings
-from trainwright.checkpoints.checkpoints import Checkpoint, Checkpoints, Stamp, superseded
-from trainwright.errors import DataExhaustedError, StoreError
+from trainwright.checkpoints.checkpoints import Checkpoints, superseded
+from trainwright.errors import DataExhaustedError, InputError, StoreError
 from trainwright.loopstate import Ending, LoopState, Noted
+from trainwright.manifest import Checkpoint, Stamp
 from trainwright.metrics import StepMetrics
 from trainwright.outcome import Outcome
 from trainwright.recorder import Recorder
@@ -27,10 +28,16 @@ from trainwright.state import State, require
 from trainwright.steps import Done, Stepper, stepper_for
 from trainwright.trainable import Trainable
 
+PHASES = ("training", "validation", "checkpoint")
+
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The loop's result: the ending, the steps taken, the best validation, and where the seconds went."""
+    """The loop's result: the ending, the steps taken, the best validation, and where the run's seconds went.
+
+    `seconds`: training, validation, checkpoint and elapsed, earlier attempts included as far as this one goes on from
+    them.
+    """
 
     outcome: Outcome
     why: str
@@ -74,21 +81,27 @@ class Loop:
         )
         self._stepper = stepper(trainable, settings, self._explosion)
         self._saved_at: int | None = None
-        self._seconds = {"training": 0.0, "validation": 0.0, "checkpoint": 0.0}
-        self._seconds_before = 0.0
-        self._phase, self._phase_began = "training", perf_counter()
+        self._metric_names = frozenset(metric.name for metric in trainable.metrics)
+        self._seconds = dict.fromkeys(PHASES, 0.0)
+        self._elapsed_before = 0.0
+        self._phase = "training"
+        self._began = self._phase_began = perf_counter()
         self.state = LoopState()
 
     def restore(self, state: State) -> None:
         """Take up the loop's part of a checkpoint; the trainable has its own already."""
         self.state = msgspec.convert(require(state, "loop"), LoopState)
         self._explosion.restore(self.state.norms, self.state.skips)
-        self._seconds_before = msgspec.convert(require(state, "loop_seconds"), float)
+        seconds = msgspec.convert(require(state, "loop_seconds"), dict[str, float])
+        self._elapsed_before = seconds.pop("elapsed")
+        self._seconds = seconds
         self._saved_at = self.state.step
 
     def run(self) -> Ended:
         """Train until something ends it. Errors: StoreError; the newest checkpoint may then be older than the step."""
-        self._phase_began = perf_counter()
+        self._began = self._phase_began = perf_counter()
+        if self.state.validated_at == self.state.step:  # a restored validation: what it led to may not be on record
+            self._conclude_validation()
         while True:
             if self._stop.received is not None:
                 return self._stopped_by_signal(self._stop.received)
@@ -119,7 +132,7 @@ class Loop:
         items = self.state.items_seen + self._stepper.items_in_flight
         if settings.total_items is not None and items >= settings.total_items:
             return Ending(Outcome.DONE.label, f"budget of {settings.total_items} {self._trainable.unit} reached")
-        if settings.max_seconds is not None and self._seconds_in_all() >= settings.max_seconds:
+        if settings.max_seconds is not None and self._elapsed() >= settings.max_seconds:
             return Ending(Outcome.DONE.label, f"budget of {settings.max_seconds:g} seconds reached")
         return None
 
@@ -150,6 +163,11 @@ class Loop:
         if taken.epoch != state.epoch:
             self._recorder.event("wrapped_data", taken.step, epoch=taken.epoch)
             state.epoch = taken.epoch
+        if taken.metrics.keys() != self._metric_names:
+            raise InputError(
+                f"collect_metrics gave {sorted(taken.metrics)}, declared are {sorted(self._metric_names)}; "
+                "declare each in `metrics` and give each at every step"
+            )
         rate = taken.items / done.wall_ms * 1000 if done.wall_ms > 0 else math.inf
         row = StepMetrics(
             step=taken.step,
@@ -160,7 +178,7 @@ class Loop:
             samples_per_sec=rate if unit == "samples" else msgspec.UNSET,
             gpu_util_pct=self._utilisation(),
             wall_ms=done.wall_ms,
-            extra={unit: taken.items, **taken.metrics},
+            extra={unit: taken.items, **{name: float(value) for name, value in taken.metrics.items()}},
         )
         self._recorder.step(row)
         state.note_step(taken.step, taken.items, done.loss, done.norm)
@@ -191,6 +209,11 @@ class Loop:
         seconds = perf_counter() - began
         noted = state.note_validation(validation, trainable.validation_metric.direction or "min", self._settings)
         self._save(noted, seconds)
+        self._conclude_validation()
+
+    def _conclude_validation(self) -> None:
+        """Ask the judge about a validation that is whole, and put on record that it ends the run."""
+        state = self.state
         if state.ending is None:
             with self._in_phase("validation"):
                 reason = self._judge()
@@ -234,7 +257,7 @@ class Loop:
         return {
             **self._trainable.save_checkpoint(),
             "loop": msgspec.to_builtins(self.state),
-            "loop_seconds": self._seconds_in_all(),
+            "loop_seconds": {**self._seconds_so_far(), "elapsed": self._elapsed()},
         }
 
     def _retire(self) -> None:
@@ -274,7 +297,8 @@ class Loop:
     def _ended(self, outcome: Outcome, why: str) -> Ended:
         self._enter("training")
         state = self.state
-        return Ended(outcome, why, state.step, state.best, state.best_checkpoint, dict(self._seconds))
+        seconds = {**self._seconds, "elapsed": self._elapsed()}
+        return Ended(outcome, why, state.step, state.best, state.best_checkpoint, seconds)
 
     # -- where the time goes -----------------------------------------------------------------------------------------
 
@@ -291,5 +315,9 @@ class Loop:
         finally:
             self._enter("training")
 
-    def _seconds_in_all(self) -> float:
-        return self._seconds_before + sum(self._seconds.values()) + perf_counter() - self._phase_began
+    def _seconds_so_far(self) -> dict[str, float]:
+        running = perf_counter() - self._phase_began
+        return {phase: spent + (running if phase == self._phase else 0.0) for phase, spent in self._seconds.items()}
+
+    def _elapsed(self) -> float:
+        return self._elapsed_before + perf_counter() - self._began

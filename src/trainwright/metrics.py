@@ -70,7 +70,7 @@ class StepMetrics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ValidationRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One row of validations.jsonl. `step` counts the updates done before it; `patience` the validations since best."""
+    """One row of validations.jsonl. `step` counts the updates before it, `patience` the validations without a gain."""
 
     step: int
     epoch: int

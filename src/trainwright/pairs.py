@@ -8,9 +8,8 @@ import pyarrow as pa
 
 from trainwright.config import RunConfig
 from trainwright.contract.judge import Verdict, judge
-from trainwright.contract.load import load_contract
+from trainwright.contract.load import contract_named_by
 from trainwright.errors import InputError
-from trainwright.outcome import Outcome
 from trainwright.recorder import Watcher
 from trainwright.rundir import RunDirectory
 from trainwright.runs import execute
@@ -32,7 +31,7 @@ def determinism(config: RunConfig, *, runs_dir: Path, watcher: Watcher | None = 
     Each takes 100 steps under the configuration's other values. Errors: InputError when there is no contract with a
     gate of kind `pair`, or when a run does not get to its last step.
     """
-    contract = load_contract(config.contract) if config.contract else None
+    contract = contract_named_by(config)
     if contract is None or not any(gate.entry.kind == "pair" for gate in contract.gates):
         raise InputError(f"{config.name}: contract {config.contract!r} has no gate of kind pair to decide")
     seeds = (config.seed, config.seed, config.seed + 1)
@@ -47,7 +46,7 @@ def _short_run(config: RunConfig, seed: int, runs_dir: Path, watcher: Watcher | 
     budget = [f"train.{unit}=null" for unit in ("tokens", "samples", "epochs", "seconds")]
     changes = [*budget, f"train.steps={STEPS}", f"seed={seed}", "contract=null", "early_stopping=null"]
     result = execute(RunConfig.from_document(config.document_with(changes)), runs_dir=runs_dir, watcher=watcher)
-    if result.outcome is not Outcome.DONE:
+    if result.step != STEPS:
         raise InputError(f"{result.run.id}: did not get to step {STEPS}: {result.why}; nothing can be compared")
     return result.run
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from trainwright.files import sync_directory
 from trainwright.metrics import Event, RowWriter, StepMetrics, ValidationRow
 from trainwright.rundir import Attempt, now
 
@@ -38,6 +39,7 @@ class Recorder:
         self._steps = RowWriter(attempt.steps)
         self._validations = RowWriter(attempt.validations)
         self._events = RowWriter(attempt.events)
+        sync_directory(attempt.directory)
         self._watcher = watcher
 
     def step(self, row: StepMetrics) -> None:

@@ -12,7 +12,7 @@ from trainwright.budget import LoopSettings, first_validation_cap, steps_per_epo
 from trainwright.config import RunConfig
 from trainwright.contract.judge import Verdict
 from trainwright.loop import Ended
-from trainwright.origins import Origin
+from trainwright.origins import Origin, Weights
 from trainwright.outcome import Outcome
 from trainwright.rundir import Result, RunDirectory, Start, now
 from trainwright.sensors import Utilisation
@@ -20,7 +20,6 @@ from trainwright.trainable import Trainable
 
 
 def environment_record(
-    run: RunDirectory,
     config: RunConfig,
     trainable: Trainable,
     settings: LoopSettings,
@@ -29,9 +28,9 @@ def environment_record(
     target: float | None,
 ) -> dict[str, Any]:
     """Give what the run is made of and runs on; `absent` names each sensor that is not there, with the reason."""
+    described = environment.describe(trainable.device)
     return {
-        **environment.describe(trainable.device),
-        "run": run.id,
+        **described,
         "seed": config.seed,
         "model_type": trainable.model_type,
         "architecture": dict(trainable.architecture),
@@ -45,11 +44,18 @@ def environment_record(
         "planned_steps": settings.schedule.total_steps,
         "steps_per_epoch": steps_per_epoch(trainable, settings.accumulate),
         "items_per_epoch": trainable.items_per_epoch,
-        "absent": {"gpu_util_pct": Utilisation(trainable.device).absent},
+        "absent": {**described["absent"], **absent_sensors(trainable)},
     }
 
 
-def start_record(run: RunDirectory, attempt: int, trainable: Trainable, origin: Origin | None) -> Start:
+def absent_sensors(trainable: Trainable) -> dict[str, str | None]:
+    """Give sensor → why it is not there; None for one that is."""
+    return {"gpu_util_pct": Utilisation(trainable.device).absent}
+
+
+def start_record(
+    run: RunDirectory, attempt: int, trainable: Trainable, origin: Origin | None, taken: Weights | None
+) -> Start:
     """Give what an attempt begins from, and what its rows declare."""
     parent = origin.run if origin and origin.run.path != run.path else None
     return Start(
@@ -59,6 +65,8 @@ def start_record(run: RunDirectory, attempt: int, trainable: Trainable, origin: 
         checkpoint=origin.checkpoint.name if origin else None,
         parent=parent.id if parent else None,
         parent_directory=str(parent.path.resolve()) if parent else None,
+        init=taken.record() if taken else None,
+        absent=absent_sensors(trainable),
         unit=trainable.unit,
         metrics={metric.name: metric.unit for metric in trainable.metrics},
         device=str(trainable.device),
@@ -67,10 +75,8 @@ def start_record(run: RunDirectory, attempt: int, trainable: Trainable, origin: 
     )
 
 
-def result_record(
-    run: RunDirectory, ended: Ended, outcome: Outcome, why: str, verdicts: Sequence[Verdict], *, elapsed: float
-) -> Result:
-    """Give how the run ended, as judged. `elapsed` is the loop's time in seconds, by the same clock as the phases."""
+def result_record(run: RunDirectory, ended: Ended, outcome: Outcome, why: str, verdicts: Sequence[Verdict]) -> Result:
+    """Give how the run ended, as judged."""
     attempts = run.attempts()
     return Result(
         run=run.id,
@@ -80,7 +86,7 @@ def result_record(
         step=ended.step,
         best_validation=ended.best,
         best_checkpoint=ended.best_checkpoint,
-        seconds={**ended.seconds, "elapsed": elapsed},
+        seconds=dict(ended.seconds),
         attempts=attempts[-1].number,
         parent=attempts[0].start().parent,
         verdicts=[msgspec.to_builtins(verdict) for verdict in verdicts],

@@ -1,13 +1,13 @@
 """report.html of a run: one page that stands alone, drawn from the run's own files and nothing else."""
 
 import math
-import statistics
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
@@ -15,6 +15,7 @@ from trainwright import charts
 from trainwright.charts import Point, Series
 from trainwright.contract.judge import Verdict, decides_exit
 from trainwright.contract.run import judge_run
+from trainwright.durations import duration
 from trainwright.errors import StoreError
 from trainwright.files import write_atomically
 from trainwright.metrics import Event, StepMetrics, ValidationRow
@@ -34,6 +35,7 @@ class Records(msgspec.Struct, frozen=True, kw_only=True):
     steps: list[StepMetrics]
     validations: list[ValidationRow]
     events: list[Event]
+    torn: list[Path]
     verdicts: Sequence[Verdict]
 
 
@@ -62,6 +64,7 @@ def read_records(run: RunDirectory) -> Records:
         steps=run.read_steps(),
         validations=run.read_validations(),
         events=run.read_events(),
+        torn=run.torn_files(),
         verdicts=msgspec.convert(result.verdicts, list[Verdict]) if result else judge_run(run) if environment else [],
     )
 
@@ -82,6 +85,7 @@ def render(records: Records) -> str:
         verdicts=records.verdicts,
         failing=[verdict.gate for verdict in records.verdicts if decides_exit(verdict)],
         has_contract=records.run.contract.exists(),
+        torn=[file.relative_to(records.run.path).as_posix() for file in records.torn],
         figures=list(_figures(records)),
         environment=list(_environment(records.environment)),
         events=records.events[-LAST_EVENTS:],
@@ -105,7 +109,7 @@ def _header(records: Records) -> Iterator[tuple[str, str]]:
     yield "steps", _steps_done(records)
     yield "best validation", _best(records)
     if result:
-        yield "time", ", ".join(f"{name} {_duration(seconds)}" for name, seconds in result.seconds.items())
+        yield "time", ", ".join(f"{name} {duration(seconds)}" for name, seconds in result.seconds.items())
     if records.attempts:
         start = records.attempts[0].start()
         yield "started", start.time
@@ -126,13 +130,6 @@ def _best(records: Records) -> str:
         return "none"
     row = next((row for row in reversed(rows) if row.is_best), None)
     return f"{rows[-1].metric} {rows[-1].best:.6g} {f'at step {row.step:,}' if row else 'before this run'}"
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 60:
-        return f"{seconds:.3g} s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes // 60} h {minutes % 60} min" if minutes >= 60 else f"{minutes} min {rest} s"
 
 
 def _text(detail: Mapping[str, Any]) -> str:
@@ -241,7 +238,7 @@ def _wall_time(rows: Sequence[StepMetrics], first_steps: set[int]) -> Figure:
     if len(measured) < len(rows):
         absent = len(rows) - len(measured)
         notes.append(f"{absent:,} of {len(rows):,} rows hold no wall_ms (contract 1.4.0 and older) and are not counted")
-    marks = {"median": percentile(steady, 50), "p95": percentile(steady, 95)} if steady else {}
+    marks = {"median": float(np.median(steady)), "p95": float(np.percentile(steady, 95))} if steady else {}
     shown = [value for value in steady if value <= TAIL * marks["p95"]]
     if len(shown) < len(steady):
         notes.append(f"not drawn: the slowest {len(steady) - len(shown):,} of them, up to {steady[-1]:,.4g} ms")
@@ -252,22 +249,7 @@ def _wall_time(rows: Sequence[StepMetrics], first_steps: set[int]) -> Figure:
 
 
 def _first_steps(rows: Sequence[StepMetrics]) -> list[str]:
-    times = ", ".join(f"{row.wall_ms:,.4g} ms (step {row.step:,})" for row in rows[:3]) + (
-        " …" if len(rows) > 3 else ""
-    )
-    return (
-        [f"first step, not counted: {times}" if len(rows) == 1 else f"first steps, not counted: {times}"]
-        if rows
-        else []
-    )
-
-
-def percentile(ordered: Sequence[float], percent: float) -> float:
-    """Give the percentile of ascending values, between neighbours in proportion, as the judge's quantile does."""
-    if len(ordered) == 1:
-        return ordered[0]
-    if percent == 50:
-        return statistics.median(ordered)
-    place = (len(ordered) - 1) * percent / 100
-    low = min(int(place), len(ordered) - 2)
-    return ordered[low] + (place - low) * (ordered[low + 1] - ordered[low])
+    if not rows:
+        return []
+    times = ", ".join(f"{row.wall_ms:,.4g} ms (step {row.step:,})" for row in rows[:3]) + (" …" if rows[3:] else "")
+    return [f"{'first step' if len(rows) == 1 else 'first steps'}, not counted: {times}"]

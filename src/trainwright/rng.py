@@ -20,13 +20,14 @@ def seed_everything(seed: int) -> None:
 
 
 def capture(device: torch.device) -> dict[str, StateValue]:
-    """Give every stream: `python`, `numpy`, `torch`, and `cuda` for the device in use."""
+    """Give every stream: `python`, `numpy`, `torch`, `cuda` for the device in use, whose type is `device`."""
     version, internal, gauss = random.getstate()
     name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)  # noqa: NPY002  as above
     streams: dict[str, StateValue] = {
         "python": [version, list(internal), gauss],
         "numpy": [str(name), [int(key) for key in np.asarray(keys)], int(position), int(has_gauss), float(cached)],
         "torch": torch.get_rng_state(),
+        "device": device.type,
     }
     if device.type == "cuda":
         streams["cuda"] = torch.cuda.get_rng_state(device)
@@ -34,7 +35,10 @@ def capture(device: torch.device) -> dict[str, StateValue]:
 
 
 def restore(streams: State, device: torch.device) -> None:
-    """Set every stream. Errors: DamagedCheckpointError that names the entry that is missing or damaged."""
+    """Set every stream. Errors: DamagedCheckpointError that names the entry that is missing or damaged.
+
+    A state from a CPU has no CUDA stream, so on CUDA that one stays as it is; one from CUDA is not needed on a CPU.
+    """
     named = with_prefix("rng", streams)
     python, array = cast("Any", require(named, "rng.python")), cast("Any", require(named, "rng.numpy"))
     cpu = require_tensor(named, "rng.torch")
@@ -43,13 +47,14 @@ def restore(streams: State, device: torch.device) -> None:
         "numpy": lambda: np.random.set_state((array[0], np.array(array[1], np.uint32), *array[2:])),  # noqa: NPY002  as above
         "torch": lambda: torch.set_rng_state(cpu),
     }
+    if device.type == "cuda" and streams.get("device") != "cpu":
+        cuda = require_tensor(named, "rng.cuda")
+        setters["cuda"] = lambda: torch.cuda.set_rng_state(cuda, device)
     for name, setter in setters.items():
         try:
             setter()
         except (TypeError, ValueError, RuntimeError, LookupError, ArithmeticError) as error:
             raise DamagedCheckpointError(f"entry 'rng.{name}' of the checkpoint is damaged: {error}") from error
-    if device.type == "cuda" and "cuda" in streams:
-        torch.cuda.set_rng_state(require_tensor(streams, "cuda"), device)
 
 
 @contextmanager

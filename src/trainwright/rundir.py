@@ -3,17 +3,20 @@
 import fcntl
 import os
 import secrets
-from collections.abc import Iterator
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import msgspec
 
 from trainwright.errors import InputError, StoreError
-from trainwright.files import make_directory, write_atomically
+from trainwright.files import make_directory, sync_directory, write_atomically
+from trainwright.manifest import Checkpoint
 from trainwright.metrics import (
     Event,
     StepMetrics,
@@ -25,7 +28,10 @@ from trainwright.metrics import (
 )
 from trainwright.outcome import Outcome
 
-ATTEMPT_EVENTS = frozenset({"started", "resumed", "not_exact", "checkpoint_rejected", "signal", "finished"})
+LOCK_TRIES, LOCK_SECONDS = 20, 0.01
+ATTEMPT_EVENTS = frozenset(
+    {"started", "resumed", "not_exact", "checkpoint_rejected", "signal", "finished", "torn_row", "sensor_lost"}
+)
 ROW_EVENTS = frozenset({"skipped_step", "wrapped_data", "guard"})  # their step is a row's, not a count of updates
 
 
@@ -38,6 +44,8 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint: str | None
     parent: str | None = None
     parent_directory: str | None = None
+    init: dict[str, str] | None = None
+    absent: dict[str, str | None] = {}
     unit: str = "tokens"
     metrics: dict[str, str] = {}
     device: str = "cpu"
@@ -173,19 +181,26 @@ class RunDirectory:
         number = max((int(path.name) for path in base.iterdir()), default=0) + 1
         directory = base / str(number)
         directory.mkdir()
+        sync_directory(base)
         return Attempt(directory, number)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the run while it is trained. Errors: InputError when another process holds it."""
+        """Hold the run while it is trained. Errors: InputError when another process holds it.
+
+        Who lists runs looks at the lock for a moment, so a refusal is believed only when it lasts.
+        """
         descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise InputError(
-                    f"{self.path}: another process is training this run; wait for it or stop it"
-                ) from error
+            for patience in reversed(range(LOCK_TRIES)):
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError as error:
+                    if not patience:
+                        told = f"{self.path}: another process is training this run; wait for it or stop it"
+                        raise InputError(told) from error
+                    sleep(LOCK_SECONDS)
             yield
         finally:
             os.close(descriptor)
@@ -193,41 +208,36 @@ class RunDirectory:
     def read_steps(self) -> list[StepMetrics]:
         """Give the rows that count, each step once: those of attempt n up to the start of attempt n + 1."""
         return [
-            row
-            for attempt, limit in self._attempts_with_limits()
-            for row in read_steps(attempt.steps)
-            if limit is None or row.step < limit
+            row for attempt, later in self._attempts() for row in read_steps(attempt.steps) if later.keeps_row(row.step)
         ] or read_steps(self.steps)
 
     def read_validations(self) -> list[ValidationRow]:
         return [
             row
-            for attempt, limit in self._attempts_with_limits()
+            for attempt, later in self._attempts()
             for row in read_validations(attempt.validations)
-            if limit is None or row.step <= limit
+            if later.keeps_save(row.step)
         ] or read_validations(self.validations)
 
     def read_events(self) -> list[Event]:
         """Give every event, less those that are bound to a step which a later attempt took again."""
         return [
-            event
-            for attempt, limit in self._attempts_with_limits()
-            for event in read_events(attempt.events)
-            if limit is None or _counts(event, limit)
+            event for attempt, later in self._attempts() for event in read_events(attempt.events) if later.keeps(event)
         ] or read_events(self.events)
 
-    def _attempts_with_limits(self) -> list[tuple[Attempt, int | None]]:
+    def _attempts(self) -> list[tuple[Attempt, "Later"]]:
         attempts = self.attempts()
-        starts = [attempt.start().step for attempt in attempts]
-        return [(attempt, min(starts[index + 1 :], default=None)) for index, attempt in enumerate(attempts)]
+        starts = [attempt.start() for attempt in attempts]
+        return [(attempt, Later(attempt.number, starts[index + 1 :])) for index, attempt in enumerate(attempts)]
 
     def limits(self) -> dict[int, int]:
         """Give attempt → the step at which a later one took over; what it saved beyond that does not count."""
-        return {attempt.number: limit for attempt, limit in self._attempts_with_limits() if limit is not None}
+        return {attempt.number: later.limit for attempt, later in self._attempts() if later.limit is not None}
 
     def torn_files(self) -> list[Path]:
         """Give the row files whose last line was cut by a crash."""
-        files = [file for attempt in self.attempts() for file in (attempt.steps, attempt.validations, attempt.events)]
+        of_attempts = [file for one in self.attempts() for file in (one.steps, one.validations, one.events)]
+        files = of_attempts or [self.steps, self.validations, self.events]
         return [file for file in files if whole_lines(file).torn]
 
     def join(self) -> None:
@@ -237,26 +247,82 @@ class RunDirectory:
         write_atomically(self.events, b"".join(event.encode() for event in self.read_events()))
 
 
-def _counts(event: Event, limit: int) -> bool:
-    """Tell whether an event stands although a later attempt began at step `limit`."""
-    if event.step is None or event.kind in ATTEMPT_EVENTS:
-        return True
-    return event.step < limit if event.kind in ROW_EVENTS else event.step <= limit
+@dataclass(frozen=True, slots=True)
+class Later:
+    """What the attempts after attempt `number` leave of its records."""
+
+    number: int
+    starts: Sequence[Start]
+
+    @property
+    def limit(self) -> int | None:
+        """Give the least step at which a later attempt began; None where there is none."""
+        return min((start.step for start in self.starts), default=None)
+
+    def keeps_row(self, step: int) -> bool:
+        """Tell whether the row of update `step` counts: no later attempt took that update again."""
+        return all(step < start.step for start in self.starts)
+
+    def keeps_save(self, step: int) -> bool:
+        """Tell whether a validation or checkpoint after `step` updates counts.
+
+        A later attempt that began at that very step went on from it, or from a save of an earlier attempt, when this
+        one was killed before its own save was whole; then it is made again.
+        """
+        return all(step < start.step or (step == start.step and self._is_at_or_after(start)) for start in self.starts)
+
+    def _is_at_or_after(self, start: Start) -> bool:
+        saved = Checkpoint.named(start.checkpoint or "")
+        return start.parent is None and saved is not None and saved.attempt >= self.number
+
+    def keeps(self, event: Event) -> bool:
+        if event.step is None or event.kind in ATTEMPT_EVENTS:
+            return True
+        return self.keeps_row(event.step) if event.kind in ROW_EVENTS else self.keeps_save(event.step)
 
 
-def create_run(name: str, runs_dir: Path, config: str) -> RunDirectory:
-    """Make a run directory with its run.yaml. Errors: StoreError when it cannot be written."""
+def create_run(
+    name: str,
+    runs_dir: Path,
+    config: str,
+    *,
+    contract: str | None = None,
+    environment: Mapping[str, Any] | None = None,
+) -> RunDirectory:
+    """Make a run directory with its first records; run.yaml is written last, and makes it a run.
+
+    Errors: StoreError when it cannot be written; nothing is left of it.
+    """
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
-    path = runs_dir / f"{name}-{stamp}-{secrets.token_hex(2)}"
-    try:
+    run = RunDirectory(runs_dir / f"{name}-{stamp}-{secrets.token_hex(2)}")
+    with storing(run.path):
         make_directory(runs_dir)
-        path.mkdir()
-        write_atomically(path / "run.yaml", config.encode())
+        run.path.mkdir()
+        sync_directory(runs_dir)
+        try:
+            if contract is not None:
+                write_atomically(run.contract, contract.encode())
+            if environment is not None:
+                write_json(run.environment, {"run": run.id, **environment})
+            write_atomically(run.config, config.encode())
+        except BaseException:
+            shutil.rmtree(run.path, ignore_errors=True)
+            raise
+    return run
+
+
+@contextmanager
+def storing(path: Path) -> Iterator[None]:
+    """Turn an OSError while records are written at `path` into a StoreError that says what is free there."""
+    try:
+        yield
     except OSError as error:
+        there = next(folder for folder in (path, *path.absolute().parents) if folder.is_dir())
+        free = shutil.disk_usage(there).free
         raise StoreError(
-            f"{path}: the run directory cannot be made: {error.strerror}; choose another --runs-dir"
+            f"{error.filename or path}: cannot be written: {error.strerror}; {free} bytes are free there; make room or "
+            "choose another --runs-dir"
         ) from error
-    return RunDirectory(path)
 
 
 def all_runs(runs_dir: Path) -> list[RunDirectory]:

@@ -6,19 +6,18 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import torch
 
 from trainwright import environment, failures, origins
 from trainwright.budget import LoopSettings, loop_settings, target_value
-from trainwright.checkpoints.checkpoints import Checkpoint, Checkpoints, Stamp
+from trainwright.checkpoints.checkpoints import Checkpoints
 from trainwright.checkpoints.open import open_store
 from trainwright.config import RunConfig
 from trainwright.contract import facts
 from trainwright.contract.judge import Verdict, decides_exit, judge
-from trainwright.contract.load import load_contract
+from trainwright.contract.load import contract_named_by
 from trainwright.contract.rules import Contract
 from trainwright.contract.run import contract_of, judge_run
 from trainwright.device import resolve
@@ -30,14 +29,15 @@ from trainwright.errors import (
     StoreError,
     TrainwrightError,
 )
-from trainwright.files import remove_temporaries, write_atomically
+from trainwright.files import remove_temporaries
 from trainwright.loop import Ended, Loop
+from trainwright.manifest import Stamp
 from trainwright.models.build import build
-from trainwright.origins import Origin
+from trainwright.origins import Origin, Rejected, Weights
 from trainwright.outcome import Outcome
 from trainwright.recorder import Recorder, Silent, Watcher
 from trainwright.records import environment_record, result_record, start_record
-from trainwright.rundir import RunDirectory, create_run, write_json
+from trainwright.rundir import RunDirectory, create_run, read_json, storing, write_json
 from trainwright.sensors import Utilisation
 from trainwright.signals import stop_on_signals
 from trainwright.trainable import Trainable
@@ -73,6 +73,15 @@ class Prepared:
     target: float | None
 
 
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """What an attempt begins from: a checkpoint, weights of another run, or neither. `rejected` is to be set aside."""
+
+    origin: Origin | None
+    weights: Weights | None
+    rejected: Rejected = ()
+
+
 def execute(
     config: RunConfig,
     *,
@@ -85,41 +94,53 @@ def execute(
     Errors, all before a directory is made: InputError, DeviceUnavailableError, DataError, StoreError,
     MemoryExhaustedError.
     """
-    contract = load_contract(config.contract) if config.contract else None
-    resolved = config.resolved() if parent else _init_found(config.resolved(), runs_dir)
-    with _prepared(resolved, config.device) as prepared:
+    contract = contract_named_by(config)
+    with _prepared(config.resolved(), config.device) as prepared:
         trainable = prepared.trainable
         origin = origins.of_parent(parent) if parent else None
-        _take_up(trainable, origin, resolved.train.init)
+        if origin:
+            trainable.load_checkpoint(origin.state)
+        taken = _weights_of(config, trainable, runs_dir) if origin is None else None
         _check_space(runs_dir, trainable)
-        run = create_run(config.name, runs_dir, resolved.to_yaml())
+        record = environment_record(
+            prepared.config, trainable, prepared.settings, explicit=config.explicit(), target=prepared.target
+        )
+        text = contract.text if contract else None
+        run = create_run(config.name, runs_dir, prepared.config.to_yaml(), contract=text, environment=record)
         with run.locked():
-            if contract:
-                write_atomically(run.contract, contract.text.encode())
-            record = environment_record(
-                run, resolved, trainable, prepared.settings, explicit=config.explicit(), target=prepared.target
-            )
-            write_json(run.environment, record)
-            return _attempt(run, prepared, origin, [], watcher or Silent())
+            return _attempt(run, prepared, Beginning(origin, taken), watcher or Silent())
 
 
 def resume(run: RunDirectory, *, device: str | None = None, watcher: Watcher | None = None) -> RunResult:
     """Go on with an unfinished run from its newest valid checkpoint.
 
-    Errors: as `execute`; InputError for a run that has ended for good or is being trained.
+    Errors: as `execute`; InputError for a run that has ended for good, is being trained, or whose run.yaml was edited.
     """
-    check_unfinished(run)
-    config = RunConfig.load(run.config)
-    with run.locked(), _prepared(config, device or config.device) as prepared:
-        found = origins.newest(run)
-        origin = origins.origin_in(run, found) or origins.first_origin(run)
-        if origin and origin.run.path == run.path and origin.hashes != dict(prepared.trainable.data_hashes):
-            raise DataError(
-                f"{run.id}: the data are not those that the run was trained on; put them back, or start a new run"
+    with run.locked():
+        check_unfinished(run)
+        config = RunConfig.load(run.config)
+        if config.sha256() != read_json(run.environment)["config_sha256"]:
+            raise InputError(
+                f"{run.config}: was changed since the run began, and is its record; put it back, and give changes as "
+                f"arguments, for a new run: trainwright resume {run.id} key=value"
             )
-        _take_up(prepared.trainable, origin, config.train.init)
-        _check_space(run.path, prepared.trainable)
-        return _attempt(run, prepared, origin, found.rejected, watcher or Silent())
+        with _prepared(config, device or config.device) as prepared:
+            return _attempt(run, prepared, _own_beginning(run, prepared.trainable), watcher or Silent())
+
+
+def _own_beginning(run: RunDirectory, trainable: Trainable) -> Beginning:
+    """Load what the next attempt at `run` begins from; nothing is written."""
+    found = origins.newest(run)
+    origin = origins.origin_in(run, found) or origins.first_origin(run)
+    if origin and origin.run.path == run.path and origin.manifest.stamp.hashes != dict(trainable.data_hashes):
+        raise DataError(
+            f"{run.id}: the data are not those that the run was trained on; put them back, or start a new run"
+        )
+    if origin:
+        trainable.load_checkpoint(origin.state)
+    taken = origins.weights_again(trainable, run) if origin is None else None
+    _check_space(run.path, trainable)
+    return Beginning(origin, taken, found.rejected)
 
 
 def check_unfinished(run: RunDirectory) -> None:
@@ -155,20 +176,12 @@ def _prepared(config: RunConfig, device_name: str) -> Iterator[Prepared]:
         yield Prepared(config, trainable, loop_settings(config, trainable), target_value(config, trainable))
 
 
-def _init_found(config: RunConfig, runs_dir: Path) -> RunConfig:
-    """Put the path of the run that weights are taken from in place of an id or `latest`, which change their meaning."""
+def _weights_of(config: RunConfig, trainable: Trainable, runs_dir: Path) -> Weights | None:
+    """Take the weights that `train.init` names, where it names any."""
     if config.train.init is None:
-        return config
-    path = RunDirectory.find(config.train.init, runs_dir).path.resolve()
-    return config.model_copy(update={"train": config.train.model_copy(update={"init": str(path)})})
-
-
-def _take_up(trainable: Trainable, origin: Origin | None, init: str | None) -> None:
-    """Load what the attempt begins from, so that what does not fit is told before anything is written."""
-    if origin:
-        trainable.load_checkpoint(origin.state)
-    else:
-        origins.initialise(trainable, init)
+        return None
+    with config.at("train.init"):
+        return origins.initialise(trainable, RunDirectory.find(config.train.init, runs_dir))
 
 
 def _check_space(folder: Path, trainable: Trainable) -> None:
@@ -182,41 +195,46 @@ def _check_space(folder: Path, trainable: Trainable) -> None:
         )
 
 
-def _attempt(
-    run: RunDirectory,
-    prepared: Prepared,
-    origin: Origin | None,
-    rejected: Sequence[tuple[Checkpoint, str]],
-    watcher: Watcher,
-) -> RunResult:
-    """Train until the loop ends, then judge. The run is locked, and the trainable holds the origin's state."""
+def _attempt(run: RunDirectory, prepared: Prepared, beginning: Beginning, watcher: Watcher) -> RunResult:
+    """Train until the loop ends, then judge. The run is locked, and the trainable holds what it begins from."""
     trainable, contract = prepared.trainable, contract_of(run)
-    remove_temporaries(run.path)
-    attempt = run.new_attempt()
-    write_json(attempt.start_file, start_record(run, attempt.number, trainable, origin))
+    with storing(run.path):
+        torn = run.torn_files()
+        remove_temporaries(run.path)
+        attempt = run.new_attempt()
+        start = start_record(run, attempt.number, trainable, beginning.origin, beginning.weights)
+        write_json(attempt.start_file, start)
+        recorder = Recorder(attempt, watcher)
     checkpoints = Checkpoints(open_store(run.checkpoints), limits=run.limits())
-    for checkpoint, reason in rejected:
+    for checkpoint, reason in beginning.rejected:
         checkpoints.set_aside(checkpoint, reason)
     checkpoints.sweep()
     stamp = _stamp(run, attempt.number, prepared)
     watcher.on_plan(prepared.settings.schedule.total_steps)
-    with closing(Recorder(attempt, watcher)) as recorder, stop_on_signals() as stop:
-        loop = Loop(
-            trainable,
-            prepared.settings,
-            recorder=recorder,
-            checkpoints=checkpoints,
-            stamp=stamp,
-            stop=stop,
-            utilisation=Utilisation(trainable.device),
-            judge=lambda: _judge_so_far(run, contract, watcher),
-        )
-        for checkpoint, reason in rejected:
-            recorder.event("checkpoint_rejected", checkpoint.step, checkpoint=checkpoint.name, reason=reason)
-        _begin(loop, recorder, run, origin, stamp)
-        began = perf_counter()
-        ended = _run(loop, recorder)
-    return _finish(run, prepared, ended, perf_counter() - began)
+    with stop_on_signals() as stop:
+        with closing(recorder):
+            loop = Loop(
+                trainable,
+                prepared.settings,
+                recorder=recorder,
+                checkpoints=checkpoints,
+                stamp=stamp,
+                stop=stop,
+                utilisation=_utilisation(trainable, recorder),
+                judge=lambda: _judge_so_far(run, contract, watcher),
+            )
+            _begin(loop, recorder, run, beginning, stamp)
+            for path in torn:
+                recorder.event("torn_row", file=path.relative_to(run.path).as_posix())
+            ended = _run(loop, recorder)
+        return _finish(run, prepared, ended)
+
+
+def _utilisation(trainable: Trainable, recorder: Recorder) -> Utilisation:
+    def lost(reason: str) -> None:
+        recorder.event("sensor_lost", sensor="gpu_util_pct", reason=reason)
+
+    return Utilisation(trainable.device, on_lost=lost)
 
 
 def _stamp(run: RunDirectory, attempt: int, prepared: Prepared) -> Stamp:
@@ -232,16 +250,19 @@ def _stamp(run: RunDirectory, attempt: int, prepared: Prepared) -> Stamp:
     )
 
 
-def _begin(loop: Loop, recorder: Recorder, run: RunDirectory, origin: Origin | None, stamp: Stamp) -> None:
+def _begin(loop: Loop, recorder: Recorder, run: RunDirectory, beginning: Beginning, stamp: Stamp) -> None:
     """Take up the loop's part of the origin, and put on record from where and with what difference."""
+    origin, weights = beginning.origin, beginning.weights
+    passed_over = [*beginning.rejected, *(origin.rejected if origin else ()), *(weights.rejected if weights else ())]
+    for checkpoint, reason in dict.fromkeys(passed_over):
+        recorder.event("checkpoint_rejected", checkpoint.step, checkpoint=checkpoint.name, reason=reason)
     if origin is None:
-        recorder.event("started", 0)
+        recorder.event("started", 0, **({"init": weights.record()} if weights else {}))
         return
     loop.restore(origin.state)
     step = origin.checkpoint.step
     recorder.event("resumed", step, checkpoint=origin.checkpoint.name, run=origin.run.id)
-    before, now = {**origin.hashes, **origin.conditions}, {**stamp.hashes, **stamp.conditions}
-    changed = environment.differences(before, now)
+    changed = environment.differences(origin.facts, {**stamp.hashes, **stamp.conditions})
     if origin.run.path != run.path:
         loop.state.ending = None  # the parent's end is not this run's
         theirs, ours = RunConfig.load(origin.run.config), RunConfig.load(run.config)
@@ -279,7 +300,7 @@ def _judge_so_far(run: RunDirectory, contract: Contract | None, watcher: Watcher
     return next((f"{v.gate}: {v.reason}" for v in verdicts if v.on_fail == "abort" and v.result == "fail"), None)
 
 
-def _finish(run: RunDirectory, prepared: Prepared, ended: Ended, elapsed: float) -> RunResult:
+def _finish(run: RunDirectory, prepared: Prepared, ended: Ended) -> RunResult:
     """Join the attempts, judge everything again from the files alone, and write result.json."""
     verdicts: Sequence[Verdict] = []
     outcome, why = ended.outcome, ended.why
@@ -289,7 +310,7 @@ def _finish(run: RunDirectory, prepared: Prepared, ended: Ended, elapsed: float)
         failing = [verdict.gate for verdict in verdicts if decides_exit(verdict)] or _missed_target(prepared, ended)
         if outcome is Outcome.DONE and failing:
             outcome, why = Outcome.GATE_FAILED, f"{why}; does not hold: {', '.join(failing)}"
-        write_json(run.result, result_record(run, ended, outcome, why, verdicts, elapsed=elapsed))
+        write_json(run.result, result_record(run, ended, outcome, why, verdicts))
     except OSError as error:
         outcome = Outcome.STORE_FAILED
         why = f"{why}; the run's records cannot be written: {error.strerror}"

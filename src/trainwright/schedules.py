@@ -30,8 +30,8 @@ class Schedule:
     def __post_init__(self) -> None:
         if self.total_steps is None and self.kind in {"cosine", "linear"}:
             raise InputError(
-                f"schedule.kind {self.kind!r} needs a known number of steps; give train.steps, train.tokens or "
-                "train.epochs beside the time budget, or choose schedule.kind constant or step"
+                f"{self.kind!r} needs a known number of steps; give train.steps, train.tokens or train.epochs beside "
+                "the time budget, or choose constant or step"
             )
 
     def at(self, step: int) -> float:

@@ -9,10 +9,19 @@ MAXIMUM_AGE_SECONDS = 1.0
 
 
 class Utilisation:
-    """Call it for the newest sample in percent, at most one second old; `absent` says why there is none."""
+    """Call it for the newest sample in percent, at most one second old; `absent` says why there is none.
 
-    def __init__(self, device: torch.device, clock: Callable[[], float] = monotonic) -> None:
+    A sensor that fails while it is in use stays absent from there on; `on_lost` is then told the reason, once.
+    """
+
+    def __init__(
+        self,
+        device: torch.device,
+        clock: Callable[[], float] = monotonic,
+        on_lost: Callable[[str], None] = lambda _: None,
+    ) -> None:
         self._clock = clock
+        self._on_lost = on_lost
         self._sampled_at = -MAXIMUM_AGE_SECONDS
         self._value: float | None = None
         self._handle, self.absent = _open(device)
@@ -32,6 +41,7 @@ class Utilisation:
             return float(pynvml.nvmlDeviceGetUtilizationRates(self._handle).gpu)
         except pynvml.NVMLError as error:
             self._handle, self.absent = None, f"NVML: {error}"
+            self._on_lost(self.absent)
             return None
 
 

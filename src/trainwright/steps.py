@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from trainwright import guards
-from trainwright.budget import LoopSettings, micro_batches_of
+from trainwright.budget import LoopSettings
 from trainwright.clocks import Clock, CudaClock, HostClock
 from trainwright.guards import ExplosionGuard
 from trainwright.trainable import Trainable
@@ -66,20 +66,26 @@ def stepper_for(trainable: Trainable, settings: LoopSettings, explosion: Explosi
     return kind(trainable, settings, explosion)
 
 
-def gradients(trainable: Trainable, micro_batches: int) -> tuple[Tensor, int]:
+def micro_batches(trainable: Trainable, accumulate: int) -> int:
+    """Give how many micro-batches the next step accumulates: no window spans the end of a pass."""
+    left = None if accumulate == 1 else trainable.micro_batches_left
+    return accumulate if left is None else min(accumulate, left)
+
+
+def gradients(trainable: Trainable, count: int) -> tuple[Tensor, int]:
     """Make the gradient of the mean loss over every item of the step; give that mean, 0-d, and the items."""
-    if micro_batches == 1:
+    if count == 1:
         batch = trainable.next_batch()
         loss, items = trainable.compute_loss(trainable.forward(batch), batch)
         trainable.backward(loss)
         return loss.detach(), items
-    return _accumulated(trainable, micro_batches)
+    return _accumulated(trainable, count)
 
 
-def _accumulated(trainable: Trainable, micro_batches: int) -> tuple[Tensor, int]:
+def _accumulated(trainable: Trainable, count: int) -> tuple[Tensor, int]:
     """Weight each micro-batch by its items, so that unequal ones give the gradient of the one big batch."""
     total, items, first = torch.zeros((), device=trainable.device), 0, 1
-    for index in range(micro_batches):
+    for index in range(count):
         batch = trainable.next_batch()
         loss, weight = trainable.compute_loss(trainable.forward(batch), batch)
         first = weight if index == 0 else first
@@ -100,15 +106,13 @@ class HostStepper:
         self._trainable = trainable
         self._settings = settings
         self._explosion = explosion
-        self._micro_batches_per_epoch = trainable.micro_batches_per_epoch
 
     def take(self, step: int) -> Sequence[Done]:
         trainable, settings, explosion = self._trainable, self._settings, self._explosion
         epoch = trainable.epoch
         began = perf_counter()
         trainable.learning_rate = settings.schedule.at(step)
-        count = micro_batches_of(step, self._micro_batches_per_epoch, settings.accumulate)
-        loss_tensor, items = gradients(trainable, count)
+        loss_tensor, items = gradients(trainable, micro_batches(trainable, settings.accumulate))
         norm_tensor = trainable.clip_gradients(settings.clip_norm)
         loss, norm = loss_tensor.item(), norm_tensor.item()
         problem = guards.not_finite(step, loss, norm)
@@ -150,7 +154,6 @@ class DeviceStepper:
         self._trainable = trainable
         self._settings = settings
         self._explosion = explosion
-        self._micro_batches_per_epoch = trainable.micro_batches_per_epoch
         self._clock: Clock = CudaClock() if trainable.device.type == "cuda" else HostClock()
         self._masked = torch.zeros((), device=trainable.device)
         self._launched: deque[_Launched] = deque()
@@ -178,8 +181,7 @@ class DeviceStepper:
         epoch = trainable.epoch
         began = self._clock.mark()
         trainable.learning_rate = settings.schedule.at(step)
-        count = micro_batches_of(step, self._micro_batches_per_epoch, settings.accumulate)
-        loss, items = gradients(trainable, count)
+        loss, items = gradients(trainable, micro_batches(trainable, settings.accumulate))
         norm = trainable.clip_gradients(settings.clip_norm)
         threshold = self._explosion.threshold
         trainable.optimizer_step(self._mask(loss, norm, threshold))

@@ -8,7 +8,18 @@ from pathlib import Path
 
 import msgspec
 
-from trainwright.errors import InputError, TrainwrightError
+from trainwright.errors import DamagedCheckpointError, TrainwrightError
+from trainwright.manifest import (
+    MANIFEST,
+    RETENTION,
+    RETIRED,
+    SEGMENTS,
+    Checkpoint,
+    Manifest,
+    decode_manifest,
+    decode_retired,
+    saved_in,
+)
 from trainwright.outcome import Outcome
 from trainwright.rundir import Result, RunDirectory, Start, all_runs, read_json
 
@@ -20,7 +31,6 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     device: str | None = None
     device_name: str | None = None
     planned_steps: int | None = None
-    parameters: int | None = None
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,24 +53,11 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     age_seconds: float | None = None
 
 
-class SavedFile(msgspec.Struct, frozen=True):
-    size: int
-    sha256: str
-
-
-class Saved(msgspec.Struct, frozen=True):
-    """What a listing needs of a checkpoint's manifest."""
-
-    step: int
-    files: dict[str, SavedFile]
-    segments: dict[str, SavedFile] = {}
-
-
 class CheckpointSummary(msgspec.Struct, frozen=True, kw_only=True):
     """A checkpoint: `state` is kept, removed, damaged, superseded or incomplete; `size_bytes` what is on disk now."""
 
     name: str
-    step: int | None
+    step: int
     state: str
     reason: str = ""
     size_bytes: int
@@ -131,43 +128,40 @@ def is_running(run: RunDirectory) -> bool:
 
 
 def _step_at_least(run: RunDirectory, starts: list[Start]) -> int:
-    names = (path.parent.name for path in run.checkpoints.glob("step-*/manifest.json"))
-    saved = (name.removeprefix("step-").partition(".")[0] for name in names)
-    return max([start.step for start in starts] + [int(step) for step in saved if step.isdecimal()], default=0)
+    saved = saved_in(run.checkpoints, of=MANIFEST)
+    return max([*(start.step for start in starts), *(checkpoint.step for checkpoint in saved)], default=0)
 
 
 def checkpoints_of(run: RunDirectory) -> Iterator[CheckpointSummary]:
     """Give every checkpoint of the run, oldest first. Sizes are compared with the manifest; hashes are not read."""
     limits = run.limits()
-    for folder in sorted(run.checkpoints.glob("step-*.a*")):
-        step, _, attempt = folder.name.removeprefix("step-").partition(".a")
-        if step.isdecimal() and attempt.isdecimal():
-            yield _checkpoint(folder, int(step), limits.get(int(attempt)))
+    for checkpoint in saved_in(run.checkpoints):
+        yield _checkpoint(run.checkpoints / checkpoint.name, checkpoint, limits.get(checkpoint.attempt))
 
 
-def _checkpoint(folder: Path, step: int, limit: int | None) -> CheckpointSummary:
-    size = sum(file.stat().st_size for file in folder.glob("*") if file.name not in {"manifest.json", "retired.json"})
-    retired = folder / "retired.json"
+def _checkpoint(folder: Path, checkpoint: Checkpoint, limit: int | None) -> CheckpointSummary:
+    manifest, retired = folder / MANIFEST, folder / RETIRED
+    size = sum(file.stat().st_size for file in folder.glob("*") if file not in {manifest, retired})
     try:
-        if not (folder / "manifest.json").exists():
+        if not manifest.exists():
             state, reason = "incomplete", "the save was interrupted before its manifest was written"
         elif retired.exists():
-            reason = str(read_json(retired).get("reason", ""))
-            state = "removed" if reason == "retention" else "damaged"
+            reason = decode_retired(retired.read_bytes(), RETIRED)
+            state = "removed" if reason == RETENTION else "damaged"
         else:
-            size, problem = _sizes(folder, read_json(folder / "manifest.json", Saved))
-            superseded = limit is not None and step > limit
+            size, problem = _sizes(folder, decode_manifest(manifest.read_bytes(), MANIFEST))
+            superseded = limit is not None and checkpoint.step > limit
             state = "damaged" if problem else "superseded" if superseded else "kept"
             reason = problem or (f"a later attempt went on from step {limit}" if superseded else "")
-    except InputError as error:
+    except (DamagedCheckpointError, OSError) as error:
         state, reason = "damaged", str(error)
-    return CheckpointSummary(name=folder.name, step=step, state=state, reason=reason, size_bytes=size)
+    return CheckpointSummary(name=checkpoint.name, step=checkpoint.step, state=state, reason=reason, size_bytes=size)
 
 
-def _sizes(folder: Path, manifest: Saved) -> tuple[int, str]:
+def _sizes(folder: Path, manifest: Manifest) -> tuple[int, str]:
     """Give the bytes on disk, and the first file that is missing or has another size than its manifest says."""
     files = {folder / name: record.size for name, record in manifest.files.items()}
-    files |= {folder.parent / "segments" / record.sha256: record.size for record in manifest.segments.values()}
+    files |= {folder.parent / SEGMENTS / record.sha256: record.size for record in manifest.segments.values()}
     found = {path: path.stat().st_size if path.is_file() else None for path in files}
     problems = (
         f"{path.name} is missing"

@@ -72,6 +72,10 @@ class TorchTrainable(nn.Module):
         return self.source.micro_batches_per_epoch
 
     @property
+    def micro_batches_left(self) -> int | None:
+        return self.source.micro_batches_left
+
+    @property
     def items_per_epoch(self) -> int | None:
         return self.source.items_per_epoch
 
@@ -179,19 +183,21 @@ class TorchTrainable(nn.Module):
                 tensor.copy_(cast("Tensor", given[name]))
 
     def validate(self) -> Validation:
-        """Weighted mean of the loss over the source's validation batches; the standard error is over batches."""
+        """Weighted mean of the losses over the source's validation batches; each is a sample of the standard error."""
         was_training = self.training
         with rng.preserved(self.device), torch.no_grad():
             self.eval()
             try:
-                losses = [self._weighted_loss(to_device(b, self.device)) for b in self.source.validation_batches()]
+                batches = (to_device(batch, self.device) for batch in self.source.validation_batches())
+                losses = [pair for batch in batches for pair in self.losses_of(batch)]
             finally:
                 self.train(was_training)
         return summarize(self.validation_metric.name, losses)
 
-    def _weighted_loss(self, batch: Any) -> tuple[float, int]:
+    def losses_of(self, batch: Any) -> Sequence[tuple[float, int]]:
+        """Give the loss and weight of each part of a validation batch that is one sample: here all of it."""
         loss, weight = self.compute_loss(self.forward(batch), batch)
-        return loss.item(), weight
+        return [(loss.item(), weight)]
 
 
 def to_device(batch: Any, device: torch.device) -> Any:

@@ -58,6 +58,10 @@ class Trainable(Protocol):
         """Give the number of `next_batch` calls that make one pass; None where data have no end."""
 
     @property
+    def micro_batches_left(self) -> int | None:
+        """Give the number of `next_batch` calls to the end of the pass, 1 or more; None where data have no end."""
+
+    @property
     def items_per_epoch(self) -> int | None:
         """Give the number of items (`unit`) in one pass; None where data have no end."""
 
@@ -126,6 +130,8 @@ class Source(Protocol):
     def epoch(self) -> int: ...
     @property
     def micro_batches_per_epoch(self) -> int | None: ...
+    @property
+    def micro_batches_left(self) -> int | None: ...
     @property
     def items_per_epoch(self) -> int | None: ...
     @property

@@ -14,6 +14,7 @@ from typing import Any
 from tests.acceptance import harness
 from trainwright import runs
 from trainwright.config import RunConfig
+from trainwright.errors import TrainwrightError
 from trainwright.metrics import Event
 from trainwright.recorder import Silent
 from trainwright.rundir import write_json
@@ -85,3 +86,13 @@ def mounted(disk: Path) -> bool:
 def fill(filler: Path, free: int) -> None:
     usable = shutil.disk_usage(filler.parent).free
     filler.write_bytes(bytes(max(0, usable - free)))
+
+
+def refused_with_small_files(values: dict[str, Any], runs_dir: Path, size: int) -> int:
+    """Begin a run although the system refuses files above `size` bytes; give the exit code of the error."""
+    _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, most))
+    try:
+        return runs.execute(RunConfig.parse(values), runs_dir=runs_dir).exit_code
+    except TrainwrightError as error:
+        return error.exit_code

@@ -4,12 +4,12 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from threading import Event
 from time import monotonic
 from typing import Any
 
@@ -18,7 +18,7 @@ import numpy as np
 
 from trainwright.config import RunConfig
 from trainwright.files import sha256_of_file
-from trainwright.metrics import StepMetrics
+from trainwright.metrics import Event, StepMetrics, ValidationRow
 from trainwright.recorder import Silent
 from trainwright.rundir import RunDirectory
 
@@ -69,6 +69,61 @@ class KilledAfter(Silent):
     def on_step(self, row: StepMetrics) -> None:
         if row.step == self._step:
             os.kill(os.getpid(), signal.SIGKILL)
+
+
+class KilledAt(Silent):
+    """Kills its own process at the n-th time (from 0) that something of its kind is on disk.
+
+    `step` and `validation` are rows, any other word is a kind of event. A validation's row is on disk before its
+    checkpoint counts, so this is the middle of a save.
+    """
+
+    def __init__(self, what: str, number: int) -> None:
+        self._what, self._left = what, number
+
+    def on_step(self, row: StepMetrics) -> None:
+        self._saw("step")
+
+    def on_validation(self, row: ValidationRow) -> None:
+        self._saw("validation")
+
+    def on_event(self, event: Event) -> None:
+        self._saw(event.kind)
+
+    def _saw(self, what: str) -> None:
+        if what == self._what:
+            if self._left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            self._left -= 1
+
+
+def train_killed_at(what: str, number: int, values: Mapping[str, Any], runs_dir: Path) -> int:
+    from trainwright import runs
+
+    return runs.execute(RunConfig.parse(values), runs_dir=runs_dir, watcher=KilledAt(what, number)).exit_code
+
+
+def resume_killed_at(what: str, number: int, runs_dir: Path) -> int:
+    from trainwright import runs
+
+    return runs.resume(only_run(runs_dir), watcher=KilledAt(what, number)).exit_code
+
+
+class StoppedAfter(Silent):
+    """Sends its own process a SIGTERM once the row of step `step` is on disk."""
+
+    def __init__(self, step: int) -> None:
+        self._step = step
+
+    def on_step(self, row: StepMetrics) -> None:
+        if row.step == self._step:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def train_stopped_after(step: int, values: Mapping[str, Any], runs_dir: Path) -> int:
+    from trainwright import runs
+
+    return runs.execute(RunConfig.parse(values), runs_dir=runs_dir, watcher=StoppedAfter(step)).exit_code
 
 
 def train_killed_after(step: int, values: Mapping[str, Any], runs_dir: Path) -> int:
@@ -132,7 +187,7 @@ def hold(run: RunDirectory, ready: Path) -> int:
     """Hold the lock of a run until killed."""
     with run.locked():
         ready.touch()
-        Event().wait(DEADLINE_SECONDS)
+        threading.Event().wait(DEADLINE_SECONDS)
     return 0
 
 
@@ -183,7 +238,7 @@ def kill(process: BaseProcess, number: int = signal.SIGKILL) -> int:
 
 def until(condition: Callable[[], object], process: BaseProcess | None = None) -> None:
     """Wait for a fact about files; stop waiting when the child has ended."""
-    deadline, pause = monotonic() + DEADLINE_SECONDS, Event()
+    deadline, pause = monotonic() + DEADLINE_SECONDS, threading.Event()
     while not condition():
         assert monotonic() < deadline, "the condition was not met in time"
         if process is not None and process.exitcode is not None:

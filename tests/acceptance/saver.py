@@ -5,8 +5,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from trainwright.checkpoints.checkpoints import Checkpoint, Checkpoints, Stamp, superseded
+from trainwright.checkpoints.checkpoints import Checkpoints, superseded
 from trainwright.checkpoints.filesystem import FileStore
+from trainwright.manifest import Checkpoint, Stamp
 from trainwright.state import Segment, StateValue
 
 BEST_EVERY, SEGMENT_STEPS = 3, 4

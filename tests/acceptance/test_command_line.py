@@ -90,7 +90,9 @@ def test_json_is_one_document_on_stdout_and_every_notice_goes_elsewhere(tmp_path
     assert completed.code == 0
     told, run = document(completed.out), harness.only_run(folder / "runs")
     assert told == {"directory": f"runs/{run.id}", **read_json(run.result)}
-    assert completed.err == ("" if cuda_devices()[0] else f"{AUTO_NOTICE}\n")
+    notices = [] if cuda_devices()[0] else [AUTO_NOTICE]
+    events = ["wrapped_data at step 10: epoch 1", "wrapped_data at step 20: epoch 2"]
+    assert completed.err.splitlines() == [*notices, *events], "no line of progress"
 
 
 def test_json_of_a_run_that_was_refused_is_nothing_and_the_error_goes_to_stderr(tmp_path: Path) -> None:
@@ -262,6 +264,24 @@ def test_report_writes_the_page_again_and_prints_where(lm: RunDirectory, tmp_pat
     copy.report.unlink()
     assert ok(tmp_path, "report", "copy") == "copy/report.html\n"
     assert copy.report.read_text().startswith("<!doctype html>")
+
+
+@pytest.mark.parametrize("words", [("gates",), ("gates", "--json"), ("report",), ("runs", "show", "--json")])
+def test_a_torn_last_row_is_told_on_stderr_by_whoever_reads(
+    words: Sequence[str], lm: RunDirectory, tmp_path: Path
+) -> None:
+    copy = RunDirectory(Path(shutil.copytree(lm.path, tmp_path / "copy")))
+    with copy.attempts()[0].events.open("ab") as file:
+        file.write(b'{"time": "2026')
+    completed = harness.command(tmp_path, *words, "copy")
+    assert completed.code == 0
+    assert completed.err == "copy/attempts/1/events.jsonl: ends in a torn row, which is left out\n"
+
+
+def test_a_gate_over_pairs_says_which_command_decides_it(corpus: Path, lm: RunDirectory) -> None:
+    shown = ok(corpus, "gates", lm.id)
+    assert "decided by:" in shown
+    assert "trainwright determinism FILE" in shown
 
 
 def test_runs_are_listed_and_shown(corpus: Path, lm: RunDirectory) -> None:

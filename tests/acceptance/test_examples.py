@@ -1,5 +1,6 @@
 """Each example is run: in a short form here, in full under the mark `long`."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,8 @@ from trainwright.runs import RunResult
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 EXAMPLES = ROOT / "examples"
-SHAKESPEARE = ROOT.parent / "shared" / "data" / "tinyshakespeare.txt"
+DATA = Path(os.environ.get("TRAINWRIGHT_TEST_DATA", ROOT.parent / "shared" / "data"))
+SHAKESPEARE = DATA / "tinyshakespeare.txt"
 
 
 def run_example(name: str, data: Path, folder: Path, *changes: str) -> RunResult:
@@ -21,7 +23,7 @@ def run_example(name: str, data: Path, folder: Path, *changes: str) -> RunResult
 @pytest.fixture(scope="module")
 def shakespeare(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if not SHAKESPEARE.exists():
-        pytest.skip(f"{SHAKESPEARE.name} is not beside this checkout")
+        pytest.skip(f"{SHAKESPEARE.name} is not there; name its folder by TRAINWRIGHT_TEST_DATA")
     out = tmp_path_factory.mktemp("shakespeare") / "data"
     prepare(PrepareRequest(SHAKESPEARE, out, tokenizer="characters", split="tail"))
     return out

@@ -1,4 +1,4 @@
-"""Every exit code that DESIGN knows, from the command as a user starts it, with what it says and what it leaves."""
+"""Every exit code of the README's table, from the command as a user starts it, with what it says and what it leaves."""
 
 import resource
 import signal
@@ -13,7 +13,7 @@ import pytest
 
 from tests.acceptance import harness
 from trainwright import yamlfile
-from trainwright.device import GRAMMAR, cuda_devices
+from trainwright.device import GRAMMAR
 from trainwright.rundir import read_json
 
 CONTRACT = "training-loop-pretrain-v1"
@@ -35,6 +35,15 @@ class Waits(Toy):
                 file.write(b".")
             pause.wait(0.002)
         return super().forward(batch)
+"""
+# The command, and then the names of what it had imported.
+WITH_MODULES = """
+import sys
+from trainwright.cli.main import main
+try:
+    main()
+finally:
+    print(*sys.modules, file=open("modules.txt", "w"))
 """
 FAILS = """
 from tests.toys import Toy
@@ -61,9 +70,11 @@ class Folder:
     def runs_dir(self) -> Path:
         return self.path / "runs"
 
-    def start(self, *arguments: str, prepare: Callable[[], None] | None = None) -> "subprocess.Popen[str]":
+    def start(
+        self, *arguments: str, prepare: Callable[[], None] | None = None, code: Sequence[str] = ("-m", "trainwright")
+    ) -> "subprocess.Popen[str]":
         return subprocess.Popen(
-            [sys.executable, "-m", "trainwright", *arguments],
+            [sys.executable, *code, *arguments],
             cwd=self.path,
             env=dict(self._environment),
             stdout=subprocess.PIPE,
@@ -148,6 +159,8 @@ def test_2_a_wrong_line_of_run_yaml_is_named(line: str, message: str, folder: Fo
         (["train", "no.yaml"], "no.yaml: cannot be read: No such file or directory"),
         (["train", "run.yaml", "train.steps"], "argument 'train.steps': expected key=value"),
         (["train", "run.yaml", "train.steps=-1"], "argument 'train.steps=-1': train.steps: found -1"),
+        (["train", "run.yaml", "train.step=5"], "unknown key 'train.step'; did you mean 'steps'?"),
+        (["config", "run.yaml", "model.n=0"], "model.n: found 0; input should be greater than or equal to 1"),
         (["resume", "nothing"], "nothing: is no run directory and no run id below runs; newest runs: none"),
         (["gates", "latest"], "latest: is no run directory"),
     ],
@@ -214,14 +227,25 @@ def test_4_an_abort_by_a_guard(changes: Mapping[str, Any], step: int, why: str, 
     assert f"aborted (exit 4): {result['why']}" in completed.out
 
 
-@pytest.mark.skipif(cuda_devices()[0] > 0, reason="this machine has a GPU")
-@pytest.mark.parametrize("arguments", [["--device", "cuda"], ["--device", "cuda:3"], ["device=cuda"]])
-def test_5_a_device_that_is_not_there_is_refused_at_once(arguments: Sequence[str], folder: Folder) -> None:
-    began = monotonic()
-    completed = folder.run("train", "run.yaml", *arguments)
-    assert monotonic() - began < DEVICE_SECONDS
+@pytest.mark.parametrize("arguments", [["--device", "cuda"], ["--device", "cuda:3", "--json"], ["device=cuda"]])
+def test_5_a_device_that_is_not_there_is_refused_at_once_before_torch_is_imported(
+    arguments: Sequence[str], tmp_path: Path, child_environment: Mapping[str, str]
+) -> None:
+    """The least of up to five tries counts: what else the machine does only adds to what the command itself needs."""
+    folder = Folder(tmp_path, {**child_environment, "CUDA_VISIBLE_DEVICES": ""})
+    folder.write(train__steps=20)
+    for tries_left in reversed(range(5)):
+        began = monotonic()
+        completed = ended(folder.start("train", "run.yaml", *arguments, code=["-c", WITH_MODULES]))
+        if (seconds := monotonic() - began) < DEVICE_SECONDS or not tries_left:
+            break
+    assert seconds < DEVICE_SECONDS
     assert completed.code == 5
     assert "was asked for, and this machine shows 0 CUDA devices" in the_error(completed)
+    assert completed.err.count("\n") == 1
+    modules = (tmp_path / "modules.txt").read_text().split()
+    assert "trainwright.config" in modules
+    assert "torch" not in modules
     assert folder.leaves_no_run()
 
 

@@ -78,6 +78,6 @@ def test_a_full_disk_ends_the_run_with_7_and_resume_goes_on(free: int, uncut: Ru
 
 def test_a_place_that_cannot_be_written_is_told_before_step_0(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"a plain file")
-    with pytest.raises(StoreError, match=r"the run directory cannot be made: .*; choose another --runs-dir"):
+    with pytest.raises(StoreError, match=r"cannot be written: .*; make room or choose another --runs-dir"):
         runs.execute(RunConfig.parse(config()), runs_dir=tmp_path / "file" / "runs")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]

@@ -24,14 +24,39 @@ def resumed_to_the_end(runs_dir: Path) -> RunDirectory:
     return harness.only_run(runs_dir)
 
 
+def a_moment(seed: int) -> tuple[str, int]:
+    """Draw a moment of the toy's run of 120 steps: after a row, inside the save of a validation, after an event."""
+    chance = random.Random(seed)
+    what = chance.choice(["step", "step", "step", "validation", "validation", "checkpoint_saved", "checkpoint_removed"])
+    return what, chance.randrange(
+        {"step": 120, "validation": 7, "checkpoint_saved": 20, "checkpoint_removed": 15}[what]
+    )
+
+
 @pytest.mark.parametrize("seed", range(KILLS))
 def test_a_run_killed_at_a_random_moment_and_resumed_equals_the_uncut_one(
     seed: int, uncut: RunDirectory, tmp_path: Path
 ) -> None:
-    rows = random.Random(seed).randrange(1, 119)
-    child = harness.start(harness.train, harness.config(), tmp_path)
-    harness.until_rows(tmp_path, rows, child)
-    assert harness.kill(child) == -signal.SIGKILL
+    child = harness.start(harness.train_killed_at, *a_moment(seed), harness.config(), tmp_path)
+    assert harness.finish(child) == -signal.SIGKILL
+    harness.assert_equal_to(uncut, resumed_to_the_end(tmp_path))
+
+
+def test_a_run_killed_inside_its_first_save_begins_anew_and_equals_the_uncut_one(
+    uncut: RunDirectory, tmp_path: Path
+) -> None:
+    child = harness.start(harness.train_killed_at, "validation", 0, harness.config(), tmp_path)
+    assert harness.finish(child) == -signal.SIGKILL
+    harness.assert_equal_to(uncut, resumed_to_the_end(tmp_path))
+
+
+def test_a_run_stopped_at_a_validation_and_killed_inside_its_save_validates_once(
+    uncut: RunDirectory, tmp_path: Path
+) -> None:
+    """The save of the stop holds no validation, so the next attempt validates at that very step and is killed there."""
+    child = harness.start(harness.train_stopped_after, 19, harness.config(), tmp_path)
+    assert harness.finish(child) == 143
+    assert harness.finish(harness.start(harness.resume_killed_at, "validation", 0, tmp_path)) == -signal.SIGKILL
     harness.assert_equal_to(uncut, resumed_to_the_end(tmp_path))
 
 
@@ -47,16 +72,13 @@ def test_a_run_killed_again_and_again_equals_the_uncut_one(uncut: RunDirectory, 
     harness.assert_equal_to(uncut, run)
 
 
-@pytest.mark.parametrize("step", [1, 9, 10, 11, 19, 20, 120], ids="cut at step {}".format)
+@pytest.mark.parametrize("step", [0, 8, 9, 10, 18, 19, 118], ids="stopped after step {}".format)
 def test_a_run_stopped_by_sigterm_around_the_ends_of_epochs_equals_the_uncut_one(
     step: int, uncut: RunDirectory, tmp_path: Path
 ) -> None:
     """An epoch of the toy is 10 steps."""
-    child = harness.start(harness.train, harness.config(), tmp_path)
-    harness.until_rows(tmp_path, step, child)
-    if harness.kill(child, signal.SIGTERM) == 143:
-        resumed_to_the_end(tmp_path)
-    harness.assert_equal_to(uncut, harness.only_run(tmp_path))
+    assert harness.finish(harness.start(harness.train_stopped_after, step, harness.config(), tmp_path)) == 143
+    harness.assert_equal_to(uncut, resumed_to_the_end(tmp_path))
 
 
 def test_a_run_killed_before_its_first_checkpoint_starts_again_and_equals_the_uncut_one(
@@ -89,12 +111,14 @@ def test_accumulation_and_halves_of_windows_survive_a_kill(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
 def test_a_language_model_killed_in_its_run_equals_the_uncut_one(compiled: bool, tmp_path: Path) -> None:
+    """Killed after a row, and again inside the save of a validation."""
     shards = harness.token_shards(tmp_path / "shards")
     values = harness.language_model(shards, train__compile=compiled, train__threads=2)
     whole = harness.start(harness.train, values, tmp_path / "uncut")
     assert harness.finish(whole) == 0
-    child = harness.start(harness.train, values, tmp_path / "cut")
-    harness.until_rows(tmp_path / "cut", 33, child)
-    assert harness.kill(child) == -signal.SIGKILL
+    child = harness.start(harness.train_killed_at, "step", 32, values, tmp_path / "cut")
+    assert harness.finish(child) == -signal.SIGKILL
+    child = harness.start(harness.resume_killed_at, "validation", 0, tmp_path / "cut")
+    assert harness.finish(child) == -signal.SIGKILL
     run = resumed_to_the_end(tmp_path / "cut")
     harness.assert_equal_to(harness.only_run(tmp_path / "uncut"), run)

@@ -15,8 +15,9 @@ import pytest
 import torch
 
 from tests.acceptance import harness, saver
-from trainwright.checkpoints.checkpoints import Checkpoint, Checkpoints
+from trainwright.checkpoints.checkpoints import Checkpoints
 from trainwright.checkpoints.filesystem import FileStore
+from trainwright.manifest import Checkpoint
 from trainwright.state import Segment, StateValue
 
 PLACES = ["disk", "memory"]

@@ -14,11 +14,12 @@ from typing import Any
 import pytest
 import torch
 
-from trainwright.checkpoints.checkpoints import Checkpoints, Stamp
+from trainwright.checkpoints.checkpoints import Checkpoints
 from trainwright.checkpoints.open import open_store
-from trainwright.cli.listing import duration, print_run, print_runs
+from trainwright.cli.listing import print_run, print_runs
 from trainwright.contract.judge import Verdict
 from trainwright.errors import DataError, InputError
+from trainwright.manifest import Stamp
 from trainwright.metrics import StepMetrics, ValidationRow
 from trainwright.recorder import Recorder, Silent
 from trainwright.rundir import RunDirectory, Start, create_run, write_json
@@ -272,7 +273,7 @@ def test_one_run_is_shown_with_all_that_its_files_say(tmp_path: Path, capfd: pyt
         "10 of 10",
         "train_loss 2",
         "val_loss 1.5 at step 10",
-        "training 1.000",
+        "training 1 s",
         "steps are quick",
     ):
         assert told in out
@@ -337,8 +338,3 @@ def test_a_broken_row_is_an_error_when_its_run_is_shown(tmp_path: Path) -> None:
         file.write(b"{broken}\n")
     with pytest.raises(DataError, match=r"steps\.jsonl:2"):
         print_run(run, json=True)
-
-
-@pytest.mark.parametrize(("seconds", "text"), [(-3, "0 s"), (59.4, "59 s"), (3605, "1 h 0 min"), (100_000, "1 d 3 h")])
-def test_ages_are_told_in_their_two_largest_units(seconds: float, text: str) -> None:
-    assert duration(seconds) == text

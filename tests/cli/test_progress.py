@@ -80,7 +80,7 @@ def test_a_line_tells_loss_validation_norm_rate_speed_time_and_failing_gates() -
         progress.on_step(row(step=2, train_loss=1.5, grad_norm=0.25, lr=3e-4, tokens_per_sec=12345.6, wall_ms=600.0))
     expected = (
         "step 3/103 · loss 1.5000 · val_loss 2.2500 (best 2.0000) · norm 0.250 · lr 3.00e-04 · 12,346 tokens/s · "
-        "600.0 ms · ETA 1:00 · failing now: GATE-B-002"
+        "600.0 ms · ETA 1 min 0 s · failing now: GATE-B-002"
     )
     assert screen.lines == [expected]
 
@@ -96,18 +96,20 @@ def test_a_long_line_is_not_broken() -> None:
 def test_events_that_a_person_must_know_of_are_shown_and_others_are_not() -> None:
     screen = Screen()
     with screen.progress() as progress:
-        for kind in ("started", "checkpoint_saved", "wrapped_data", "finished"):
+        for kind in ("started", "checkpoint_saved", "wrapped_data", "early_stopped", "finished"):
             progress.on_event(Event(time="", kind=kind, step=1, attempt=1, detail={"epoch": 1}))
-    assert screen.lines == ["wrapped_data at step 1: epoch 1"]
+    assert screen.lines == ["wrapped_data at step 1: epoch 1", "early_stopped at step 1: epoch 1"]
 
 
-def test_quiet_says_nothing() -> None:
-    screen = Screen(quiet=True)
+@pytest.mark.parametrize("terminal", [False, True])
+def test_quiet_is_without_progress_and_tells_what_a_person_must_know(terminal: bool) -> None:
+    screen = Screen(terminal=terminal, quiet=True)
     with screen.progress() as progress:
         screen.clock.seconds += 60
         progress.on_step(row())
-        progress.on_event(Event(time="", kind="guard", step=1, attempt=1))
-    assert screen.text == ""
+        for kind in ("started", "not_exact", "guard"):
+            progress.on_event(Event(time="", kind=kind, step=1, attempt=1, detail={"reason": "this"}))
+    assert screen.lines == ["not_exact at step 1: reason this", "guard at step 1: reason this"]
 
 
 def test_on_a_terminal_the_line_is_live_and_the_last_one_stays() -> None:

@@ -93,9 +93,16 @@ def run(tmp_path: Path) -> RunDirectory:
     return run
 
 
-def begin(run: RunDirectory, step: int, parent: str | None = None) -> Attempt:
+def begin(run: RunDirectory, step: int, **changes: Any) -> Attempt:
     attempt = run.new_attempt()
-    write_json(attempt.start_file, Start(attempt=attempt.number, time=now(), step=step, checkpoint=None, parent=parent))
+    write_json(attempt.start_file, Start(attempt=attempt.number, time=now(), step=step, checkpoint=None, **changes))
+    return attempt
+
+
+def on_gpu(run: RunDirectory, step: int) -> Attempt:
+    """Begin an attempt on a GPU with a sensor, and write the rows from `step` to 3."""
+    attempt = begin(run, step=step, device="cuda:0", absent={"gpu_util_pct": None})
+    attempt.steps.write_bytes(b"".join(step_row(number, gpu_util_pct=90.0).encode() for number in range(step, 4)))
     return attempt
 
 
@@ -138,7 +145,18 @@ def test_the_tables_hold_what_the_files_say(run: RunDirectory) -> None:
     assert expected.items() <= environment.items()
     assert {"mode": "from_scratch", "target": 6.47, "target_explicit": True, "seed": 7}.items() <= config.items()
     assert {"model_layers": 2, "schedule_kind": "cosine", "warmup_steps": 1000}.items() <= config.items()
+    assert config["data_exhaustion"] is None
     assert steps_table(run).equals(facts["steps"])
+
+
+@pytest.mark.parametrize(("exhaustion", "result"), [(None, "pass"), ("cycle", "pass"), ("halt", "fail")])
+def test_a_second_pass_is_on_record_and_none_follows_under_halt(
+    exhaustion: str | None, result: str, run: RunDirectory
+) -> None:
+    if exhaustion:
+        run.config.write_text(f"{run.config.read_text()}data: {{exhaustion: {exhaustion}}}\n")
+    verdicts = judge(PRETRAIN, load_facts(run))
+    assert next(v for v in verdicts if v.gate == "GATE-TRAIN-EXHAUST").result == result
 
 
 def test_previous_and_best_before_are_finite_values_of_earlier_validations(run: RunDirectory) -> None:
@@ -179,6 +197,12 @@ def test_a_validation_without_manifest_is_found(run: RunDirectory) -> None:
     assert failing(run) == ["GATE-TRAIN-002"]
 
 
+def test_a_copy_of_a_checkpoint_that_a_user_made_is_none_of_the_runs(run: RunDirectory) -> None:
+    (run.checkpoints / "step-00000004.a1").rename(run.checkpoints / "step-00000004.a1.bak")
+    assert load_facts(run)["checkpoints"].to_pydict() == {"name": ["step-00000000.a1"], "step": [0]}
+    assert failing(run) == ["GATE-TRAIN-002"]
+
+
 def test_a_wrap_around_that_is_not_on_record_is_found(run: RunDirectory) -> None:
     events = run.attempts()[0].events
     events.write_bytes(b"".join(line for line in events.read_bytes().splitlines(True) if b"wrapped_data" not in line))
@@ -205,6 +229,40 @@ def test_a_resumed_run_is_judged_on_the_rows_that_count(run: RunDirectory) -> No
     facts = load_facts(run)
     assert facts["steps"]["step"].to_pylist() == [0, 1, 2, 3]
     assert failing(run) == []
+
+
+def test_the_reason_of_an_absent_sensor_is_that_of_the_attempt_that_wrote_the_row(run: RunDirectory) -> None:
+    on_gpu(run, 2)
+    steps = load_facts(run)["steps"]
+    no_sensor = "device cpu has no GPU utilisation"
+    assert steps["gpu_util_absent"].to_pylist() == [no_sensor, no_sensor, None, None]
+    assert verdicts(load_facts(run))["GATE-TRAIN-001"].result == "pass"
+
+
+def test_a_sensor_that_is_there_and_gave_nothing_is_found_unless_its_loss_is_on_record(run: RunDirectory) -> None:
+    attempt = on_gpu(run, 2)
+    attempt.steps.write_bytes(step_row(2, gpu_util_pct=90.0).encode() + step_row(3).encode())
+    assert "GATE-TRAIN-001" in failing(run)
+    attempt.events.write_bytes(event_line(2, "sensor_lost", 3, sensor="gpu_util_pct", reason="NVML: GPU is lost"))
+    facts = load_facts(run)
+    assert facts["steps"]["gpu_util_absent"].to_pylist()[2:] == [None, "NVML: GPU is lost"]
+    assert verdicts(facts)["GATE-TRAIN-001"].result == "pass"
+
+
+def test_the_device_is_that_of_the_attempts_whose_rows_count(run: RunDirectory) -> None:
+    on_gpu(run, 0)
+    assert only(load_facts(run), "environment")["device"] == "cuda"
+    begin(run, step=4, device="cpu")
+    assert only(load_facts(run), "environment")["device"] == "cuda"
+
+
+def test_rows_of_different_devices_are_no_evidence_of_what_one_of_them_does(run: RunDirectory) -> None:
+    run.config.write_text(CONFIG.replace("device: cpu", "device: cuda"))
+    write_json(run.environment, {**ENVIRONMENT, "parameters": 370_000_000})
+    on_gpu(run, 2)
+    verdict = verdicts(load_facts(run))["GATE-GPUTRAIN-004"]
+    told = "whether it applies is unknown: its attempts ran on different devices: cpu, cuda:0"
+    assert (verdict.result, verdict.reason) == ("no_evidence", told)
 
 
 @pytest.mark.parametrize(("seen", "offset"), [(0, 0), (100, 100), (299, 299), (300, 300), (301, 1), (600, 300)])

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from tests.contract.facts_tables import contract_of, facts, verdict_of
-from trainwright.contract.judge import Verdict, blocks_registration, decides_exit, judge
+from trainwright.contract.judge import Verdict, decides_exit, judge
 
 NAN, INF = math.nan, math.inf
 NO_NULLS = "count(*) filter (where wall_ms is null)"
@@ -226,11 +226,6 @@ def test_a_validation_judges_only_the_gates_that_say_so() -> None:
 def test_which_verdicts_decide_the_exit(tables: Any, gate: dict[str, Any], holds: bool, decides: bool) -> None:
     verdict = verdict_of(tables, **gate)
     assert (verdict.holds, decides_exit(verdict)) == (holds, decides)
-
-
-def test_a_ship_blocking_gate_without_evidence_blocks_registration() -> None:
-    assert blocks_registration(verdict_of({}, ship_blocking=True, on_fail="warn"))
-    assert not blocks_registration(verdict_of(steps(wall_ms=[1.0]), ship_blocking=True))
 
 
 def test_one_gate_cannot_change_what_the_next_one_sees() -> None:

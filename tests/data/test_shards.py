@@ -1,4 +1,5 @@
 import math
+import re
 from pathlib import Path
 
 import msgspec
@@ -91,8 +92,20 @@ def test_verifying_hashes_finds_one_changed_byte(prepared: Path, name: str) -> N
     data = bytearray((prepared / name).read_bytes())
     data[-2] ^= 1
     (prepared / name).write_bytes(data)
-    with pytest.raises(DataError, match=name):
+    with pytest.raises(DataError, match=rf"{re.escape(name)}: is damaged: it has SHA-256 \w{{64}}, its manifest says"):
         shards.load(prepared).verify_hashes()
+
+
+def test_a_file_is_hashed_once_while_it_is_not_changed(prepared: Path) -> None:
+    def hashed() -> int:
+        before = shards._hash_of.cache_info().misses
+        shards.load(prepared).verify_hashes()
+        return shards._hash_of.cache_info().misses - before
+
+    path = prepared / "train-00001.bin"
+    first, second = hashed(), hashed()
+    path.write_bytes(path.read_bytes())
+    assert (first, second, hashed()) == (5, 0, 1)
 
 
 def test_a_plain_shard_whose_size_does_not_divide_is_refused_by_file(tmp_path: Path) -> None:

@@ -132,6 +132,17 @@ def test_the_last_batch_of_a_pass_is_smaller() -> None:
     assert [len(tokens.next_batch().inputs_bt) for _ in range(4)] == [3, 3, 1, 3]
 
 
+def test_what_is_left_of_a_pass_counts_down_to_its_last_batch_and_begins_anew() -> None:
+    tokens, left = source(of(29)), []
+    for _ in range(4):
+        left.append(tokens.micro_batches_left)
+        tokens.next_batch()
+    assert left == [3, 2, 1, 3]
+    other = source(of(29), batch_size=2)
+    other.load({"epoch": 0, "position": 3})
+    assert other.micro_batches_left == 2
+
+
 def test_the_epoch_counts_when_the_last_batch_was_handed_out() -> None:
     tokens = source(of(25))
     epochs = []

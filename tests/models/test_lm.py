@@ -12,8 +12,9 @@ from torch.nn import functional as F  # noqa: N812  torch's own convention
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from trainwright import rng
+from trainwright.data.prepare import PrepareRequest, prepare
 from trainwright.data.windows import TokenBatch
-from trainwright.errors import InputError
+from trainwright.errors import DataError, InputError
 from trainwright.models import huggingface
 from trainwright.models.decoder import Decoder, Shape
 from trainwright.models.lm import LM, PRESETS, DataOptions, LMOptions
@@ -200,9 +201,43 @@ def test_the_first_loss_is_near_the_uniform_entropy(folder: Path) -> None:
     assert train(trainable, 1)[0] == pytest.approx(math.log(61), abs=0.1)
 
 
-def test_without_validation_data_there_is_no_unigram_entropy(folder: Path) -> None:
+def test_the_validation_tokens_are_counted_once_for_the_baselines(folder: Path) -> None:
+    trainable = build(folder)
+    assert trainable.baselines is trainable.baselines
+    assert "baselines" not in trainable.state_dict()
+
+
+def test_a_folder_without_validation_data_is_refused_with_what_to_do(folder: Path) -> None:
     (folder / "val.bin").unlink()
-    assert set(build(folder).baselines) == {"uniform_entropy"}
+    with pytest.raises(DataError, match=rf"{folder}: holds no validation data; add a file whose name holds val"):
+        build(folder)
+
+
+@pytest.fixture
+def prepared(tmp_path: Path) -> Path:
+    (tmp_path / "text.txt").write_text("abcd" * 500)
+    out = tmp_path / "out"
+    prepare(PrepareRequest(input=tmp_path / "text.txt", out=out, tokenizer="characters", split="tail"))
+    return out
+
+
+def change_a_byte(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[100] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("name", ["train-00000.bin", "validation-00000.bin"])
+def test_one_changed_byte_of_prepared_data_is_found_before_step_0_unless_it_is_not_asked_for(
+    prepared: Path, name: str
+) -> None:
+    whole = build(prepared)
+    change_a_byte(prepared / name)
+    with pytest.raises(DataError, match=rf"{name}: is damaged") as caught:
+        build(prepared)
+    assert (caught.value.exit_code, caught.value.config_key) == (6, "data.path")
+    unverified = DataOptions(path=prepared, verify=False)
+    assert build(prepared, data=unverified).data_hashes == whole.data_hashes, "as declared"
 
 
 def test_validation_is_the_mean_over_all_windows_and_its_error_is_over_sequences(folder: Path) -> None:

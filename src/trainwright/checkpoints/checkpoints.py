@@ -2,91 +2,32 @@
 
     step-00000100.a1/{model,optimizer,rest}.safetensors, state.json, manifest.json    segments/<sha256>
 
-A folder without manifest.json is an interrupted save. retired.json says why a checkpoint is no candidate any more
-(retention removed its tensors, or it was found damaged); its manifest stays as the record of the save. A manifest
-carries the SHA-256 of its own text (with zeros in the place of the hash), so no byte of a checkpoint is unverified.
+What the names and the JSON files mean: `trainwright.manifest`.
 """
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
-
-import msgspec
 
 from trainwright.checkpoints import codec
 from trainwright.checkpoints.base import Store, is_key
 from trainwright.errors import DamagedCheckpointError, StoreError
 from trainwright.files import sha256_of_bytes
+from trainwright.manifest import (
+    MANIFEST,
+    RETENTION,
+    RETIRED,
+    SEGMENTS,
+    Checkpoint,
+    FileRecord,
+    Manifest,
+    Stamp,
+    decode_manifest,
+    decode_retired,
+    encode_manifest,
+    encode_retired,
+)
 from trainwright.state import Segment, State, StateValue
-
-FORMAT = "trainwright-checkpoint/1"
-NAME = re.compile(r"step-([0-9]{8,})\.a([0-9]+)")
-MANIFEST = "manifest.json"
-RETIRED = "retired.json"
-RETENTION = "retention"
-NO_HASH = "0" * 64
-
-
-class FileRecord(msgspec.Struct, frozen=True):
-    size: int
-    sha256: str
-
-
-class Stamp(msgspec.Struct, frozen=True, kw_only=True):
-    """What a checkpoint belongs to; the same for every save of an attempt."""
-
-    run: str
-    attempt: int
-    model_type: str
-    architecture: dict[str, Any] = {}
-    config_sha256: str
-    hashes: dict[str, str] = {}
-    conditions: dict[str, Any] = {}
-
-
-class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """manifest.json, the mark that a checkpoint is whole. `conditions` are those under which a resume is exact."""
-
-    format: str = FORMAT
-    step: int
-    stamp: Stamp
-    time: str
-    files: dict[str, FileRecord]
-    segments: dict[str, FileRecord] = {}
-    sha256: str = NO_HASH  # of the text of the manifest itself; the last field
-
-
-class Retired(msgspec.Struct, frozen=True):
-    """retired.json."""
-
-    reason: str
-
-
-class Versioned(msgspec.Struct, frozen=True):
-    """All that is sure of a manifest of another version."""
-
-    format: str
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Checkpoint:
-    """One saved step of one attempt; later steps sort higher."""
-
-    step: int
-    attempt: int
-
-    @property
-    def name(self) -> str:
-        return f"step-{self.step:08d}.a{self.attempt}"
-
-    @classmethod
-    def named(cls, name: str) -> "Checkpoint | None":
-        """Give the checkpoint of this name; None when no checkpoint is ever called so."""
-        match = NAME.fullmatch(name)
-        checkpoint = cls(int(match[1]), int(match[2])) if match else None
-        return checkpoint if checkpoint and checkpoint.name == name else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,30 +66,6 @@ class Found:
     rejected: Sequence[tuple[Checkpoint, str]]
 
 
-def encode_manifest(manifest: Manifest) -> bytes:
-    """Give the text of a manifest with its own hash in it."""
-    bare = msgspec.json.encode(msgspec.structs.replace(manifest, sha256=NO_HASH))
-    text = msgspec.json.format(bare, indent=2) + b"\n"
-    before, _, after = text.rpartition(NO_HASH.encode())
-    return before + sha256_of_bytes(text).encode() + after
-
-
-def decode_manifest(text: bytes, key: str) -> Manifest:
-    """Read the text of a manifest. Errors: DamagedCheckpointError with `key` unless each byte is as it was written."""
-    try:
-        version = msgspec.json.decode(text, type=Versioned).format
-        if version != FORMAT:
-            raise DamagedCheckpointError(f"{key}: has format {version!r}, this version reads {FORMAT!r}")
-        manifest = msgspec.json.decode(text, type=Manifest)
-    except (msgspec.MsgspecError, ValueError) as error:
-        raise DamagedCheckpointError(f"{key}: is not a manifest: {error}") from error
-    own = manifest.sha256.encode()
-    before, _, after = text.rpartition(own or b"\n")
-    if sha256_of_bytes(before, NO_HASH.encode(), after).encode() != own:
-        raise DamagedCheckpointError(f"{key}: its SHA-256 is not the one that it states")
-    return manifest
-
-
 class Checkpoints:
     """Save, find, load and retire the checkpoints in one store.
 
@@ -179,7 +96,7 @@ class Checkpoints:
 
     def _write_segment(self, segment: Segment) -> FileRecord:
         """Store a segment unless it is there, sound: one that was damaged since would spoil every later checkpoint."""
-        key, name = f"segments/{segment.sha256}", segment.sha256
+        key, name = f"{SEGMENTS}/{segment.sha256}", segment.sha256
         if name not in self._sound:
             data = codec.segment_bytes(segment)
             if self._store.size(key) != len(data) or self._store.get(key) != data:
@@ -249,7 +166,7 @@ class Checkpoints:
         return data
 
     def _segment(self, record: FileRecord) -> Segment:
-        key = f"segments/{record.sha256}"
+        key = f"{SEGMENTS}/{record.sha256}"
         segment = codec.segment_of(self._sized(key, record.size), key)
         if segment.sha256 != record.sha256:
             raise DamagedCheckpointError(f"{key}: its content is not the one of its name")
@@ -294,15 +211,10 @@ class Checkpoints:
     def retired(self, checkpoint: Checkpoint) -> str | None:
         """Say why a checkpoint is no candidate any more; None while it is one."""
         key = f"{checkpoint.name}/{RETIRED}"
-        if self._store.size(key) is None:
-            return None
-        try:
-            return msgspec.json.decode(self._store.get(key), type=Retired).reason
-        except (msgspec.MsgspecError, ValueError) as error:
-            return f"for a reason that cannot be read ({key}: {error})"
+        return None if self._store.size(key) is None else decode_retired(self._store.get(key), key)
 
     def _mark_retired(self, checkpoint: Checkpoint, reason: str) -> None:
-        self._store.put(f"{checkpoint.name}/{RETIRED}", msgspec.json.encode(Retired(reason)))
+        self._store.put(f"{checkpoint.name}/{RETIRED}", encode_retired(reason))
 
     def _drop_tensors(self, checkpoint: Checkpoint) -> None:
         for key in self._store.keys(f"{checkpoint.name}/"):
@@ -310,7 +222,7 @@ class Checkpoints:
                 self._store.delete(key)
 
     def _drop_unused_segments(self) -> None:
-        stored = self._store.keys("segments/")
+        stored = self._store.keys(f"{SEGMENTS}/")
         try:
             used = (
                 {r.sha256 for c in self.candidates({}) for r in self.manifest(c).segments.values()} if stored else set()
@@ -318,7 +230,7 @@ class Checkpoints:
         except DamagedCheckpointError:
             return  # nobody knows what that manifest names; once it is retired or set aside, this is done
         for key in stored:
-            name = key.removeprefix("segments/")
+            name = key.removeprefix(f"{SEGMENTS}/")
             if name not in used:
                 self._sound.pop(name, None)
                 self._store.delete(key)

@@ -5,7 +5,8 @@ from typing import Annotated
 import typer
 
 from trainwright.cli.options import RUNS_DIR, Json, Overrides, Run, RunConfigFile, RunsDir
-from trainwright.cli.output import console, print_json
+from trainwright.cli.output import console, print_json, tell_torn
+from trainwright.errors import InputError
 
 runs_app = typer.Typer(help="List and show runs.", no_args_is_help=True)
 
@@ -22,7 +23,11 @@ def gates(
     from trainwright.contract.run import judge_run
     from trainwright.rundir import RunDirectory
 
-    judged = judge_run(RunDirectory.find(run, runs_dir), contract)
+    found = RunDirectory.find(run, runs_dir)
+    tell_torn(found)
+    judged = judge_run(found, contract)
+    if not judged:
+        raise InputError(f"{found.id}: was trained under no contract; name one to judge it by, with --contract")
     if json:
         print_json(judged)
     else:
@@ -35,7 +40,9 @@ def report(run: Run, runs_dir: RunsDir = RUNS_DIR) -> None:
     from trainwright.report import write_report
     from trainwright.rundir import RunDirectory
 
-    print(write_report(RunDirectory.find(run, runs_dir)))
+    found = RunDirectory.find(run, runs_dir)
+    tell_torn(found)
+    print(write_report(found))
 
 
 def config(file: RunConfigFile, overrides: Overrides = None, json: Json = False) -> None:
@@ -69,7 +76,9 @@ def runs_show(run: Run, runs_dir: RunsDir = RUNS_DIR, json: Json = False) -> Non
     from trainwright.cli import listing
     from trainwright.rundir import RunDirectory
 
-    listing.print_run(RunDirectory.find(run, runs_dir), json=json)
+    found = RunDirectory.find(run, runs_dir)
+    tell_torn(found)
+    listing.print_run(found, json=json)
 
 
 def version(json: Json = False) -> None:

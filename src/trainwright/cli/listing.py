@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from trainwright.cli.output import console, print_json
+from trainwright.durations import duration
 from trainwright.errors import InputError
 from trainwright.metrics import StepMetrics, ValidationRow
 from trainwright.rundir import RunDirectory, Start
@@ -132,7 +133,7 @@ def _facts_table(run: RunDirectory, summary: Summary, document: dict[str, Any]) 
         "started": summary.started and f"{summary.started}, {duration(summary.age_seconds or 0.0)} ago",
         "last row": _line(document["last_row"]),
         "best validation": _best(document["best_validation_row"]),
-        "seconds": ", ".join(f"{name} {seconds:.3f}" for name, seconds in document["seconds"].items()),
+        "time": ", ".join(f"{name} {duration(seconds)}" for name, seconds in document["seconds"].items()),
     }
     grid = Table.grid(padding=(0, 2))
     for name, value in facts.items():
@@ -169,17 +170,6 @@ def _checkpoints_table(checkpoints: list[CheckpointSummary]) -> Table:
 
 
 # -- printing --------------------------------------------------------------------------------------------------------
-
-
-def duration(seconds: float) -> str:
-    """Write an age in its two largest units: `3 d 4 h`, `5 min 2 s`."""
-    units = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
-    rest, parts = max(0, round(seconds)), list[str]()
-    for unit, size in units:
-        count, rest = divmod(rest, size)
-        if count or parts or unit == "s":
-            parts.append(f"{count} {unit}")
-    return " ".join(parts[:2])
 
 
 def _grid(*columns: str) -> Table:

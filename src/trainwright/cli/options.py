@@ -6,7 +6,7 @@ from typing import Annotated, TypeAlias
 import typer
 
 RunConfigFile: TypeAlias = Annotated[Path, typer.Argument(metavar="FILE", help="run.yaml of the run")]
-Run: TypeAlias = Annotated[str, typer.Argument(metavar="RUN", help="run id, or path of a run directory")]
+Run: TypeAlias = Annotated[str, typer.Argument(metavar="RUN", help="run id, path of a run directory, or latest")]
 Overrides: TypeAlias = Annotated[
     list[str] | None,
     typer.Argument(metavar="[KEY=VALUE]...", help="values that win over the file's, as train.steps=50"),

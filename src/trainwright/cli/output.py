@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from trainwright.rundir import RunDirectory
+
 PLAIN_WIDTH = 132
 
 
@@ -15,6 +17,12 @@ def print_json(document: object) -> None:
 
     sys.stdout.buffer.write(msgspec.json.encode(document) + b"\n")
     sys.stdout.flush()
+
+
+def tell_torn(run: "RunDirectory") -> None:
+    """Tell on stderr which files of rows end in one that was cut by a crash; whoever reads them goes without it."""
+    for file in run.torn_files():
+        print(f"{file}: ends in a torn row, which is left out", file=sys.stderr)
 
 
 def console() -> "Console":

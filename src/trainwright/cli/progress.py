@@ -11,18 +11,23 @@ from rich.live import Live
 from rich.text import Text
 
 from trainwright.contract.judge import Verdict
+from trainwright.durations import duration
 from trainwright.metrics import Event, StepMetrics, ValidationRow
 
 LIVE_SECONDS = 0.25
 PLAIN_SECONDS = 10.0
 SMOOTHING = 0.05
-SHOWN_EVENTS = frozenset(
-    {"resumed", "not_exact", "checkpoint_rejected", "wrapped_data", "guard", "gate", "signal", "skipped_step"}
+SHOWN_EVENTS = frozenset(  # what a person must know of, however quiet the command is
+    {"resumed", "not_exact", "checkpoint_rejected", "torn_row", "sensor_lost", "wrapped_data", "skipped_step"}
+    | {"early_stopped", "guard", "signal"}
 )
 
 
 class Progress:
-    """A watcher that writes to stderr. `total_steps` makes an ETA; without it none is told."""
+    """A watcher that writes to stderr. `total_steps` makes an ETA; without it none is told.
+
+    `quiet` leaves out the lines of progress; events that a person must know of are told all the same.
+    """
 
     def __init__(
         self, *, quiet: bool = False, console: Console | None = None, clock: Callable[[], float] = monotonic
@@ -51,7 +56,7 @@ class Progress:
     ) -> None:
         if self._live:
             self._live.stop()
-        if self._last is not None and self._last is not self._shown:
+        if self._last is not None and self._last is not self._shown and not self._quiet:
             self._print(self._line(self._last))
 
     def on_step(self, row: StepMetrics) -> None:
@@ -59,7 +64,7 @@ class Progress:
         self._wall_ms = wall if self._wall_ms is None else self._wall_ms + SMOOTHING * (wall - self._wall_ms)
         self._last = row
         moment = self._clock()
-        if moment - self._shown_at < self._interval:
+        if self._quiet or moment - self._shown_at < self._interval:
             return
         self._shown_at = moment
         if self._live:
@@ -85,8 +90,7 @@ class Progress:
             )
 
     def _print(self, line: str) -> None:
-        if not self._quiet:
-            self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def _line(self, row: StepMetrics) -> str:
         total = f"/{self.total_steps}" if self.total_steps else ""
@@ -102,13 +106,7 @@ class Progress:
             f"{row.wall_ms:.1f} ms",
         ]
         if self.total_steps and self._wall_ms:
-            parts.append(f"ETA {_clock((self.total_steps - row.step - 1) * self._wall_ms / 1000)}")
+            parts.append(f"ETA {duration((self.total_steps - row.step - 1) * self._wall_ms / 1000)}")
         if self._failing:
             parts.append(f"failing now: {', '.join(self._failing)}")
         return " · ".join(parts)
-
-
-def _clock(seconds: float) -> str:
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -1,20 +1,23 @@
 """Facts of a run: its files, read by the one reader, as tables for the judge. Nothing is computed that a file denies.
 
 steps          one row a step: the required fields, what the trainable declared, and gpu_util_absent (text: why there is
-               no utilisation; NULL with a sensor). A recorded number that was not finite is NaN or infinite here
+               no utilisation, as the attempt that wrote the row tells it in start.json or, when its sensor failed on
+               the way, in its event sensor_lost; NULL with a sensor). A recorded number that was not finite is NaN or
+               infinite here
 validations    one row a validation, as recorded, and ordinal (from 0), previous and best_before (the finite value
                before, the lowest finite value before; NULL where there is none), has_manifest (of its checkpoint)
 events         time, kind, step, attempt, and outcome of the events that tell one
 environment    one row: environment.json, nested keys joined by `_`, and first_step, steps_done (as checkpoints,
-               validations and the end tell it), data_sha256, tokens_per_epoch, epoch_offset_tokens
+               validations and the end tell it), data_sha256, tokens_per_epoch, epoch_offset_tokens. device is that of
+               the attempts whose rows count; where they differ it is NULL, and device_unknown says which they were
 config         one row: run.yaml, nested keys joined by `_`, and mode, mode_given, learning_rate, warmup_steps, target,
-               target_given, first_validation_cap, and <name>_explicit of the four that a mode sets
+               target_given, first_validation_cap, and <name>_explicit of the four that a mode sets; data_exhaustion is
+               NULL where run.yaml does not give it
 baselines      one row: reference values computed from the data (uniform_entropy, unigram_entropy)
 checkpoints    one row a manifest: name, step
 """
 
 import math
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -23,10 +26,11 @@ import pyarrow as pa
 from trainwright import yamlfile
 from trainwright.contract.allowlist import NAME
 from trainwright.contract.readings import Facts
+from trainwright.manifest import MANIFEST, saved_in
 from trainwright.metrics import Event, StepMetrics, ValidationRow, steps_as_columns
-from trainwright.rundir import RunDirectory, read_json
+from trainwright.rundir import RunDirectory, Start, read_json
 
-MANIFESTS: Final = "step-*/manifest.json"
+UTILISATION: Final = "gpu_util_pct"
 SET_BY_MODE: Final = ("learning_rate", "warmup_steps", "target", "first_validation_cap")
 
 
@@ -34,23 +38,29 @@ def load_facts(run: RunDirectory) -> Facts:
     """Read every record of `run`. Errors: DataError for a broken row, InputError for a missing or broken file."""
     environment = read_json(run.environment)
     steps, validations, events = run.read_steps(), run.read_validations(), run.read_events()
-    manifests = sorted(path.parent.name for path in run.checkpoints.glob(MANIFESTS))
+    starts = [attempt.start() for attempt in run.attempts()]
+    saved = saved_in(run.checkpoints, of=MANIFEST)
+    extent = _extent(starts, environment, steps, validations, events)
     return {
-        "steps": _steps(steps, environment),
-        "validations": _validations(validations, frozenset(manifests)),
+        "steps": _steps(steps, starts, events, environment),
+        "validations": _validations(validations, frozenset(checkpoint.name for checkpoint in saved)),
         "events": _events(events),
-        "environment": _one_row({**flat(environment), **_extent(run, environment, steps, validations, events)}),
+        "environment": _one_row({**flat(environment), **extent, **_device(steps, starts)}),
         "config": _one_row(_config(yamlfile.load(run.config).data, environment)),
         "baselines": _one_row(environment.get("baselines") or {}),
         "checkpoints": pa.table(
-            {"name": pa.array(manifests, pa.string()), "step": pa.array(map(_step_of, manifests), pa.int64())}
+            {
+                "name": pa.array([checkpoint.name for checkpoint in saved], pa.string()),
+                "step": pa.array([checkpoint.step for checkpoint in saved], pa.int64()),
+            }
         ),
     }
 
 
 def steps_table(run: RunDirectory) -> pa.Table:
     """Give the rows of every step, each once."""
-    return _steps(run.read_steps(), read_json(run.environment))
+    starts = [attempt.start() for attempt in run.attempts()]
+    return _steps(run.read_steps(), starts, run.read_events(), read_json(run.environment))
 
 
 def flat(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -69,12 +79,48 @@ def _one_row(values: Mapping[str, Any]) -> pa.Table:
     return pa.table({name: pa.array([value]) for name, value in values.items()})
 
 
-def _steps(rows: Sequence[StepMetrics], environment: Mapping[str, Any]) -> pa.Table:
+def _steps(
+    rows: Sequence[StepMetrics], starts: Sequence[Start], events: Sequence[Event], environment: Mapping[str, Any]
+) -> pa.Table:
     columns = steps_as_columns(rows)
     types = {name: pa.int64() if name == "step" else pa.float64() for name in columns}
-    absent = [(environment.get("absent") or {}).get("gpu_util_pct")] * len(rows)
+    absent = _absent(rows, starts, events, environment)
     table = pa.table({name: pa.array(values, types[name]) for name, values in columns.items()})
     return table.append_column("gpu_util_absent", pa.array(absent, pa.string()))
+
+
+def _absent(
+    rows: Sequence[StepMetrics], starts: Sequence[Start], events: Sequence[Event], environment: Mapping[str, Any]
+) -> list[str | None]:
+    """Give why each row holds no utilisation: by its own attempt, or by environment.json where that tells nothing."""
+    otherwise: str | None = (environment.get("absent") or {}).get(UTILISATION)
+    lost = {event.attempt: str(event.detail.get("reason")) for event in events if _tells_loss(event)}
+    reasons = []
+    for row in rows:
+        start = _start_of(row, starts)
+        reason = start.absent.get(UTILISATION, otherwise) if start else otherwise
+        if start and reason is None and row.gpu_util_pct is None:
+            reason = lost.get(start.attempt)
+        reasons.append(reason)
+    return reasons
+
+
+def _tells_loss(event: Event) -> bool:
+    return event.kind == "sensor_lost" and event.detail.get("sensor") == UTILISATION
+
+
+def _start_of(row: StepMetrics, starts: Sequence[Start]) -> Start | None:
+    """Give the start of the attempt whose row this is: the last one that began at or before it."""
+    return next((start for start in reversed(starts) if start.step <= row.step), None)
+
+
+def _device(rows: Sequence[StepMetrics], starts: Sequence[Start]) -> dict[str, str | None]:
+    """Give the kind of device that took every row; NULL, and the devices by name, where there were several."""
+    took = dict.fromkeys(start.device for row in rows if (start := _start_of(row, starts)))
+    kinds = {device.partition(":")[0] for device in took}
+    if len(kinds) > 1:
+        return {"device": None, "device_unknown": f"its attempts ran on different devices: {', '.join(took)}"}
+    return {"device": kinds.pop()} if kinds else {}
 
 
 def _validations(rows: Sequence[ValidationRow], manifests: frozenset[str]) -> pa.Table:
@@ -115,13 +161,12 @@ def _events(events: Sequence[Event]) -> pa.Table:
 
 
 def _extent(
-    run: RunDirectory,
+    starts: Sequence[Start],
     environment: Mapping[str, Any],
     steps: Sequence[StepMetrics],
     validations: Sequence[ValidationRow],
     events: Sequence[Event],
 ) -> dict[str, Any]:
-    starts = [attempt.start() for attempt in run.attempts()[:1]]
     told = [event.step for event in events if event.kind in {"checkpoint_saved", "finished"} and event.step is not None]
     per_epoch = environment.get("items_per_epoch")
     return {
@@ -152,6 +197,7 @@ def _config(data: Mapping[str, Any], environment: Mapping[str, Any]) -> dict[str
     explicit = environment.get("explicit") or {}
     target, mode = environment.get("target"), train.get("mode")
     return {
+        "data_exhaustion": None,
         **flat(data),
         "mode": mode,
         "mode_given": mode is not None,
@@ -162,8 +208,3 @@ def _config(data: Mapping[str, Any], environment: Mapping[str, Any]) -> dict[str
         "first_validation_cap": environment.get("first_validation_cap"),
         **{f"{name}_explicit": explicit.get(name) for name in SET_BY_MODE},
     }
-
-
-def _step_of(checkpoint: str) -> int:
-    match = re.match(r"step-(\d+)", checkpoint)
-    return int(match[1]) if match else -1

@@ -53,11 +53,6 @@ def decides_exit(verdict: Verdict) -> bool:
     return verdict.kind == "run" and verdict.on_fail != "warn" and not verdict.holds
 
 
-def blocks_registration(verdict: Verdict) -> bool:
-    """Tell whether this verdict forbids registration whatever the flags."""
-    return verdict.kind == "run" and verdict.ship_blocking and not verdict.holds
-
-
 def judge(
     contract: Contract, facts: Facts, *, when: Judged = "run_end", kinds: Collection[Kind] = RUN_ONLY
 ) -> list[Verdict]:
@@ -112,10 +107,9 @@ def _verdict(gate: Gate, result: Result, reason: str, **details: Any) -> Verdict
 
 
 def _undecided(gate: Gate) -> Verdict:
-    other = {"pair": "several runs side by side", "probe": "a command that probes the machine"}.get(
-        gate.entry.kind, "a run"
-    )
-    return _verdict(gate, "no_evidence", f"not decided here: kind {gate.entry.kind}, decided by {other}")
+    by = {"pair": "trainwright determinism FILE", "probe": "a command that probes the machine"}
+    decided = by.get(gate.entry.kind, "trainwright gates RUN")
+    return _verdict(gate, "no_evidence", f"not decided here: kind {gate.entry.kind}, decided by: {decided}")
 
 
 def _applies(gate: Gate, facts: Facts) -> tuple[Result, str] | None:
@@ -123,7 +117,8 @@ def _applies(gate: Gate, facts: Facts) -> tuple[Result, str] | None:
         prefix, fact = (name[:3], name[4:]) if name.startswith(("min_", "max_")) else ("", name)
         measured = _setting(facts, fact)
         if measured is None:
-            return "no_evidence", f"whether it applies is unknown: {fact} was not recorded in environment or config"
+            why = _setting(facts, f"{fact}_unknown") or f"{fact} was not recorded in environment or config"
+            return "no_evidence", f"whether it applies is unknown: {why}"
         if not _meets(prefix, measured, wanted):
             sign = {"min": "at least ", "max": "at most "}.get(prefix, "")
             return "not_applicable", f"applies to {fact} {sign}{_shown(wanted)}; this run's is {_shown(measured)}"
@@ -131,10 +126,9 @@ def _applies(gate: Gate, facts: Facts) -> tuple[Result, str] | None:
 
 
 def _setting(facts: Facts, name: str) -> Any:
-    for table in (facts[key] for key in SETTINGS if key in facts):
-        if name in table.column_names and table.num_rows and (value := table[name][0].as_py()) is not None:
-            return value
-    return None
+    """Give a fact from the first table that has it; one that is NULL there is unknown, whatever was asked for."""
+    tables = (facts[key] for key in SETTINGS if key in facts and facts[key].num_rows)
+    return next((table[name][0].as_py() for table in tables if name in table.column_names), None)
 
 
 def _meets(prefix: str, measured: Any, wanted: Any) -> bool:

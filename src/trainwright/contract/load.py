@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Final
 
 from trainwright import yamlfile
+from trainwright.config import RunConfig
 from trainwright.contract.expressions import Parser, connect
 from trainwright.contract.rules import Contract, Gate, KeyedError, accept_gate
 from trainwright.contract.schema import ContractFile
@@ -21,22 +22,36 @@ def shipped_contracts() -> list[str]:
     return sorted(file.name.removesuffix(SUFFIX) for file in folder.iterdir() if file.name.endswith(SUFFIX))
 
 
+def contract_named_by(config: RunConfig) -> Contract | None:
+    """Load the contract of a configuration. Errors: as `load_contract`; one that is not found is told by its key."""
+    if config.contract is None:
+        return None
+    with config.at("contract"):
+        found = _read(config.contract)
+    return parse_contract(*found)
+
+
 def load_contract(name_or_path: str | Path) -> Contract:
     """Load a shipped contract by its name, or a file by its path.
 
     Errors: InputError with file, line and key of each problem; for an unknown name, the names that are shipped.
     """
+    return parse_contract(*_read(name_or_path))
+
+
+def _read(name_or_path: str | Path) -> tuple[str, str]:
+    """Give the text of a contract, and what stands for the file in messages."""
     text = str(name_or_path)
     if text in shipped_contracts():
         file = resources.files("trainwright") / "contracts" / f"{text}{SUFFIX}"
-        return parse_contract(file.read_text(encoding="utf-8"), f"{text}{SUFFIX}")
+        return file.read_text(encoding="utf-8"), f"{text}{SUFFIX}"
     path = Path(name_or_path)
     if not path.is_file():
         raise InputError(f"{text}: is no file and no shipped contract; shipped: {', '.join(shipped_contracts())}")
     if path.stat().st_size > MAX_SIZE_BYTES:
         raise InputError(f"{text}: is larger than {MAX_SIZE_BYTES} bytes; a contract is a page or two of rules")
     try:
-        return parse_contract(path.read_text(encoding="utf-8"), text)
+        return path.read_text(encoding="utf-8"), text
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{text}: cannot be read: {error}") from error
 

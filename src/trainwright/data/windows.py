@@ -141,6 +141,10 @@ class TokenSource:
         return -(-len(self._windows) // self._batch_size)
 
     @property
+    def micro_batches_left(self) -> int:
+        return -(-(len(self._windows) - self._position) // self._batch_size)
+
+    @property
     def items_per_epoch(self) -> int:
         """Give the tokens that one pass predicts."""
         return len(self._windows) * self._windows.context

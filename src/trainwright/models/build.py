@@ -14,7 +14,8 @@ from trainwright.yamlfile import Document
 
 def check(config: RunConfig) -> tuple[Buildable, Any, Any]:
     """Give the model's class and its checked options. Errors: InputError with file, line, key, nearest right key."""
-    kind = find(config.model.type)
+    with config.at("model.type"):
+        kind = find(config.model.type)
     return kind, _options(kind.options, config, "model"), _options(kind.data_options, config, "data")
 
 
@@ -27,7 +28,7 @@ def _options(schema: type[Any] | None, config: RunConfig, section: str) -> Any:
 
 
 def build(config: RunConfig, device: torch.device) -> Trainable:
-    """Build the trainable of a resolved configuration. Errors: InputError, DataError."""
+    """Build the trainable of a resolved configuration. Errors: InputError, DataError, told with the key's place."""
     kind, model, data = check(config)
     section = config.optimizer
     optimizer = OptimizerSettings(
@@ -48,4 +49,5 @@ def build(config: RunConfig, device: torch.device) -> Trainable:
         compile=config.train.compile,
         validation_batches=config.validate_.batches,
     )
-    return kind.build(setup)
+    with config.at("model"):
+        return kind.build(setup)

@@ -5,24 +5,23 @@ Shapes in names: b sequences, t positions, v vocabulary.
 
 import difflib
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Final, Literal, Self
 
-import torch
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812  torch's own convention
 
-from trainwright import rng
 from trainwright.data import shards
 from trainwright.data.windows import TokenBatch, TokenSource
-from trainwright.errors import InputError
+from trainwright.errors import DataError, InputError, about
 from trainwright.models.cross_entropy import mean_cross_entropy
 from trainwright.models.decoder import RMS_EPS, ROPE_THETA, Decoder, Shape
-from trainwright.torch_trainable import TorchTrainable, to_device
-from trainwright.trainable import Metric, Setup, Validation, summarize
+from trainwright.torch_trainable import TorchTrainable
+from trainwright.trainable import Metric, Setup
 
 Count = Annotated[int, Field(ge=1)]
 
@@ -105,8 +104,24 @@ class DataOptions(BaseModel):
 
     path: Path
     exhaustion: Literal["cycle", "halt"] = "cycle"
+    verify: bool = True  # hash every shard before step 0; False: trust that they are as the manifest says
     dtype: shards.Dtype = "uint32"  # this and the next for a folder without a manifest only
     vocabulary_size: Count | None = None  # None: as the largest token needs
+
+
+def _shards(data: DataOptions) -> shards.Shards:
+    """Open the folder. Errors: DataError for one that is not as its manifest says, or holds no validation data."""
+    found = shards.load(data.path, dtype=data.dtype, vocabulary_size=data.vocabulary_size)
+    if not found.validation:
+        advice = (
+            "prepare it again with a larger --validation-share"
+            if found.manifest
+            else "add a file whose name holds val, as in val.bin"
+        )
+        raise DataError(f"{data.path}: holds no validation data; {advice}")
+    if data.verify:
+        found.verify_hashes()
+    return found
 
 
 class LM(TorchTrainable):
@@ -120,16 +135,20 @@ class LM(TorchTrainable):
         super().__init__(setup)
         model: LMOptions = setup.model
         data: DataOptions = setup.data
-        self.shards = shards.load(data.path, dtype=data.dtype, vocabulary_size=data.vocabulary_size)
-        self.decoder = Decoder(model.shape(self.shards.vocabulary_size))
-        self.source = TokenSource(
-            self.shards,
-            context=self.decoder.shape.context,
-            batch_size=setup.batch_size,
-            seed=setup.seed,
-            exhaustion=data.exhaustion,
-            validation_batches=setup.validation_batches,
-        )
+        with about("data.path"):
+            self.shards = _shards(data)
+        with about("model.vocabulary_size"):
+            shape = model.shape(self.shards.vocabulary_size)
+        with about("data.path"):
+            self.source = TokenSource(
+                self.shards,
+                context=shape.context,
+                batch_size=setup.batch_size,
+                seed=setup.seed,
+                exhaustion=data.exhaustion,
+                validation_batches=setup.validation_batches,
+            )
+        self.decoder = Decoder(shape)
 
     @property
     def architecture(self) -> Mapping[str, str | int | float | bool]:
@@ -140,12 +159,13 @@ class LM(TorchTrainable):
     def validation_metric(self) -> Metric:
         return Metric("val_loss", "nats", "min")
 
-    @property
+    @cached_property
     def baselines(self) -> Mapping[str, float]:
         """Give the entropy in nats of the validation tokens without context, and of equally likely tokens."""
-        uniform = {"uniform_entropy": math.log(self.decoder.shape.vocabulary_size)}
-        held_out = self.shards.validation
-        return {"unigram_entropy": shards.unigram_entropy(held_out.values()), **uniform} if held_out else uniform
+        return {
+            "unigram_entropy": shards.unigram_entropy(self.shards.validation.values()),
+            "uniform_entropy": math.log(self.decoder.shape.vocabulary_size),
+        }
 
     def forward(self, batch: TokenBatch) -> Tensor:
         """Give logits_btv."""
@@ -156,19 +176,8 @@ class LM(TorchTrainable):
         loss = mean_cross_entropy(predictions.float().flatten(0, 1), batch.targets_bt.flatten())
         return loss, batch.targets_bt.numel()
 
-    def validate(self) -> Validation:
-        """As the base class, but each sequence is one sample of the standard error."""
-        was_training = self.training
-        with rng.preserved(self.device), torch.no_grad():
-            self.eval()
-            try:
-                losses = [pair for batch in self.source.validation_batches() for pair in self._sequence_losses(batch)]
-            finally:
-                self.train(was_training)
-        return summarize(self.validation_metric.name, losses)
-
-    def _sequence_losses(self, batch: TokenBatch) -> list[tuple[float, int]]:
-        batch = to_device(batch, self.device)
+    def losses_of(self, batch: TokenBatch) -> Sequence[tuple[float, int]]:
+        """Give the loss and length of each sequence."""
         logits_nv = self.forward(batch).float().flatten(0, 1)
         losses_n = F.cross_entropy(logits_nv, batch.targets_bt.flatten(), reduction="none")
         losses_bt = losses_n.view_as(batch.targets_bt)
