@@ -65,7 +65,8 @@ def synthetic_lm(folder: Path, tokens: int) -> LM:
     """Build the trainable over random tokens."""
     vocabulary_size = PRESETS[PRESET].vocabulary_size
     drawn = np.random.default_rng(0).integers(vocabulary_size, size=tokens, dtype=np.uint16)
-    (folder / "train.bin").write_bytes(drawn.astype("<u2").tobytes())
+    for name in ("train.bin", "val.bin"):
+        (folder / name).write_bytes(drawn.astype("<u2").tobytes())
     data = DataOptions(path=folder, dtype="uint16", vocabulary_size=vocabulary_size)
     return LM.build(Setup(LMOptions(preset=PRESET), data, BATCH_SIZE))
 

@@ -118,7 +118,7 @@ def test_unequal_micro_batches_give_the_gradient_of_the_one_big_batch() -> None:
         trainable = toy(dropout=0.0)
         whole = Samples(*(part[:60] for part in cast("ToySource", trainable.source)._train))
         parts = iter(zip(torch.split(whole.x_bf, sizes), torch.split(whole.y_b1, sizes), strict=True))
-        trainable.next_batch = lambda: Samples(*next(parts))  # type: ignore[method-assign]
+        trainable.next_batch = lambda: Samples(*next(parts))  # type: ignore[method-assign]  # the instance's stands before the class's
         loss, items = gradients(trainable, len(sizes))
         assert items == sum(sizes)
         return {"loss": loss, **{n: p.grad for n, p in trainable.named_parameters() if p.grad is not None}}

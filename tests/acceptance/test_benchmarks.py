@@ -1,0 +1,28 @@
+"""Each benchmark runs, in a short form: it checks that both sides give equal results, and prints its figure."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).resolve().parent.parent.parent / "benchmarks"
+SHORT = {
+    "judge.py": (["--rows", "50"], "gates over 50 rows"),
+    "lm_throughput.py": (["--rounds", "1", "--steps", "1"], "median ratio over 1 rounds"),
+    "loop_overhead.py": (["--rounds", "1", "--steps", "20"], "weights equal"),
+}
+
+
+def test_every_benchmark_is_run() -> None:
+    assert {path.name for path in FOLDER.glob("*.py")} == set(SHORT)
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_a_benchmark_prints_its_figure(name: str, child_environment: dict[str, str]) -> None:
+    arguments, figure = SHORT[name]
+    done = subprocess.run(
+        [sys.executable, FOLDER / name, *arguments], capture_output=True, text=True, check=False, env=child_environment
+    )
+    assert done.returncode == 0, done.stderr
+    assert figure in done.stdout
