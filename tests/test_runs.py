@@ -145,7 +145,7 @@ def test_a_child_killed_before_its_first_checkpoint_starts_again_from_its_parent
     uncut: RunDirectory, tmp_path: Path
 ) -> None:
     parent = copied(uncut, tmp_path)
-    overrides = ["train.steps=80", "checkpoint.every=1000", "validate.every=1000"]
+    overrides = ["train.steps=80", "checkpoint.every=1000", "validate.every=1000", "validate.at_start=false"]
     whole = app.resume(parent.path, overrides, runs_dir=tmp_path / "whole").run
     before = harness.run_ids(tmp_path)
     child = harness.start(harness.go_on_killed_after, 70, parent.path, overrides, tmp_path)
@@ -359,6 +359,18 @@ def test_the_seconds_of_a_resumed_run_are_those_of_all_its_attempts(tmp_path: Pa
     seconds = read_json(run.result)["seconds"]
     rows = sum(row.wall_ms for row in run.read_steps() if row.step < 35) / 1000
     assert seconds["training"] > rows, "attempt 1's steps up to its last save are among them"
+
+
+def test_the_time_and_validations_of_a_parent_are_not_the_child_s(uncut: RunDirectory, tmp_path: Path) -> None:
+    child = app.resume(uncut.path, ["train.steps=62"], runs_dir=tmp_path).run
+    validations = child.read_validations()
+    assert [row.step for row in validations] == [60, 62]
+    assert validations[0].is_best, "the first of this run"
+    result = read_json(child.result)
+    assert result["best_validation"] == min(row.value for row in validations)
+    assert (child.checkpoints / result["best_checkpoint"] / "model.safetensors").exists()
+    own, of_parent = (read_json(run.result)["seconds"]["elapsed"] for run in (child, uncut))
+    assert own < of_parent, "2 steps against 60"
 
 
 def test_an_aborted_run_is_the_parent_of_one_that_goes_on_from_its_last_good_checkpoint(tmp_path: Path) -> None:

@@ -88,14 +88,18 @@ class Loop:
         self._began = self._phase_began = perf_counter()
         self.state = LoopState()
 
-    def restore(self, state: State) -> None:
-        """Take up the loop's part of a checkpoint; the trainable has its own already."""
-        self.state = msgspec.convert(require(state, "loop"), LoopState)
+    def restore(self, state: State, *, of_parent: bool = False) -> None:
+        """Take up the loop's part of a checkpoint; the trainable has its own already.
+
+        `of_parent`: it is another run's, whose validations, end and time are not this one's.
+        """
+        state_of_loop = msgspec.convert(require(state, "loop"), LoopState)
+        self.state = state_of_loop.for_a_child() if of_parent else state_of_loop
         self._explosion.restore(self.state.norms, self.state.skips)
-        seconds = msgspec.convert(require(state, "loop_seconds"), dict[str, float])
-        self._elapsed_before = seconds.pop("elapsed")
-        self._seconds = seconds
-        self._saved_at = self.state.step
+        if not of_parent:
+            self._saved_at = self.state.step
+            self._seconds = msgspec.convert(require(state, "loop_seconds"), dict[str, float])
+            self._elapsed_before = self._seconds.pop("elapsed")
 
     def run(self) -> Ended:
         """Train until something ends it. Errors: StoreError; the newest checkpoint may then be older than the step."""
@@ -140,7 +144,7 @@ class Loop:
         step = self._next_step
         if self.state.validated_at == step or self.state.ending is not None:
             return False
-        if step == 0:
+        if step == self.state.first_step:
             return self._settings.validate_at_start
         return at_end or step % self._settings.validate_every == 0
 

@@ -32,6 +32,7 @@ class Noted:
 class LoopState(msgspec.Struct):
     """`loss_*` and `norm_max` run since the last validation; `norms` and `skips` are the explosion guard's."""
 
+    first_step: int = 0
     step: int = 0
     epoch: int = 0
     items_seen: int = 0
@@ -48,6 +49,17 @@ class LoopState(msgspec.Struct):
     norms: list[float] = []
     skips: int = 0
     ending: Ending | None = None
+
+    def for_a_child(self) -> "LoopState":
+        """Give the state in which a new run goes on from this one: its training, and validations of its own."""
+        return LoopState(
+            first_step=self.step,
+            step=self.step,
+            epoch=self.epoch,
+            items_seen=self.items_seen,
+            norms=list(self.norms),
+            skips=self.skips,
+        )
 
     def note_step(self, step: int, items: int, loss: float, norm: float) -> None:
         self.step = step + 1

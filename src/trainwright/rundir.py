@@ -141,6 +141,14 @@ class RunDirectory:
         return self.path / "result.json"
 
     @property
+    def evidence(self) -> Path:
+        return self.path / "evidence.json"
+
+    @property
+    def evidence_sha256(self) -> Path:
+        return self.path / "evidence.sha256"
+
+    @property
     def report(self) -> Path:
         return self.path / "report.html"
 

@@ -3,7 +3,7 @@
 import math
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from trainwright.errors import (
     StoreError,
     TrainwrightError,
 )
+from trainwright.evidence import seal
 from trainwright.files import remove_temporaries
 from trainwright.loop import Ended, Loop
 from trainwright.manifest import Stamp
@@ -147,6 +148,8 @@ def check_unfinished(run: RunDirectory) -> None:
     """Errors: InputError for a run that has ended for good."""
     result = run.read_result()
     if result and not Outcome.of(result.outcome).resumable:
+        if not run.evidence_sha256.exists():  # killed between its last record and its seal
+            seal(run)
         raise InputError(
             f"{run.id}: has ended ({result.outcome}: {result.why}) and stays as it is; to go on from its last "
             f"checkpoint in a new run, change something, as in: trainwright resume {run.id} train.steps=…"
@@ -259,12 +262,12 @@ def _begin(loop: Loop, recorder: Recorder, run: RunDirectory, beginning: Beginni
     if origin is None:
         recorder.event("started", 0, **({"init": weights.record()} if weights else {}))
         return
-    loop.restore(origin.state)
+    of_parent = origin.run.path != run.path
+    loop.restore(origin.state, of_parent=of_parent)
     step = origin.checkpoint.step
     recorder.event("resumed", step, checkpoint=origin.checkpoint.name, run=origin.run.id)
     changed = environment.differences(origin.facts, {**stamp.hashes, **stamp.conditions})
-    if origin.run.path != run.path:
-        loop.state.ending = None  # the parent's end is not this run's
+    if of_parent:
         theirs, ours = RunConfig.load(origin.run.config), RunConfig.load(run.config)
         changed |= {key: list(values) for key, values in theirs.differences(ours).items()}
     if changed:
@@ -301,7 +304,7 @@ def _judge_so_far(run: RunDirectory, contract: Contract | None, watcher: Watcher
 
 
 def _finish(run: RunDirectory, prepared: Prepared, ended: Ended) -> RunResult:
-    """Join the attempts, judge everything again from the files alone, and write result.json."""
+    """Join the attempts, judge everything again from the files alone, write result.json and seal."""
     verdicts: Sequence[Verdict] = []
     outcome, why = ended.outcome, ended.why
     try:
@@ -311,7 +314,10 @@ def _finish(run: RunDirectory, prepared: Prepared, ended: Ended) -> RunResult:
         if outcome is Outcome.DONE and failing:
             outcome, why = Outcome.GATE_FAILED, f"{why}; does not hold: {', '.join(failing)}"
         write_json(run.result, result_record(run, ended, outcome, why, verdicts))
+        seal(run, verdicts)
     except OSError as error:
+        with suppress(OSError):
+            run.result.unlink(missing_ok=True)  # unsealed it is no end: a resume makes both again
         outcome = Outcome.STORE_FAILED
         why = f"{why}; the run's records cannot be written: {error.strerror}"
     return RunResult(outcome, why, run, verdicts, ended.step, ended.best)

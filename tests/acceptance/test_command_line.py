@@ -355,6 +355,8 @@ ALONE = [
     "export",
     "data",
     "runs",
+    "contract",
+    "evidence",
 ]
 COMMANDS: Sequence[Sequence[str]] = [
     [],
@@ -362,6 +364,8 @@ COMMANDS: Sequence[Sequence[str]] = [
     ["data", "prepare"],
     ["runs", "ls"],
     ["runs", "show"],
+    ["contract", "validate"],
+    ["evidence", "verify"],
 ]
 
 

@@ -1,14 +1,13 @@
 """Every gate of every shipped contract can fail, and no number or sign in it can be changed unnoticed."""
 
 import math
-import re
-from collections.abc import Iterator
 
 import pytest
 
 from tests.contract.facts_tables import contract_of
+from tests.contract.mutants import UNCHANGED_IN_MEANING, mutants
 from trainwright import guards
-from trainwright.contract import fixtures, schema
+from trainwright.contract import fixtures
 from trainwright.contract.expressions import Parser, connect
 from trainwright.contract.fixtures import check_fixtures
 from trainwright.contract.judge import judge_gate
@@ -17,13 +16,6 @@ from trainwright.contract.readings import registered
 from trainwright.contract.rules import accept_gate
 
 PRETRAIN = load_contract("training-loop-pretrain-v1")
-NUMBER = re.compile(r"(?<![\w.])\d[\d_.]*(?:e[+-]?\d+)?")
-SIGN = re.compile(r"<=|>=|<>|<|>|=")
-NEGATED = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "=": "<>", "<>": "="}
-UNCHANGED_IN_MEANING = {
-    "GATE-TRAIN-004: 0 -> -1",  # with the first validation among the later ones, the best is below it just as often
-    "GATE-TRAIN-005: 1e300 -> 1e301",  # stands for: no cap was given
-}
 
 
 @pytest.mark.parametrize("name", shipped_contracts())
@@ -43,42 +35,6 @@ def test_a_changed_number_or_sign_in_any_gate_is_noticed_by_its_fixtures(name: s
                 if not any(fixtures._problems(connection, accepted)):
                     unnoticed.add(f"{gate.id}: {change}")
     assert unnoticed == UNCHANGED_IN_MEANING
-
-
-def mutants(gate: schema.Gate) -> Iterator[tuple[str, schema.Gate]]:
-    """Give the gate with one number or sign changed: times ten (zero: -1), or the comparison negated."""
-    for change, text in changes(gate.holds):
-        yield change, gate.model_copy(update={"holds": text})
-    for change, text in changes(gate.rows):
-        yield change, gate.model_copy(update={"rows": text})
-    for name, figure in gate.figures.items():
-        if isinstance(figure, schema.OwnRows):
-            for change, text in changes(figure.rows):
-                new_rows = figure.model_copy(update={"rows": text})
-                yield change, gate.model_copy(update={"figures": {**gate.figures, name: new_rows}})
-        value = figure if isinstance(figure, str) else figure.value
-        for change, text in changes(value):
-            new = text if isinstance(figure, str) else figure.model_copy(update={"value": text})
-            yield change, gate.model_copy(update={"figures": {**gate.figures, name: new}})
-    yield "nothing holds", gate.model_copy(update={"rows": f"{gate.rows.split()[0]} where 1 = 2"})
-    if isinstance(gate.holds, str) and not NUMBER.search(gate.holds):
-        left, sign, right = re.split(f"({SIGN.pattern})", gate.holds, maxsplit=1)
-        yield "bound", gate.model_copy(update={"holds": f"{left}{sign} 10 * ({right})"})
-
-
-def changes(text: str) -> Iterator[tuple[str, str]]:
-    for match in NUMBER.finditer(text):
-        new = ten_times(match[0])
-        yield f"{match[0]} -> {new}", text[: match.start()] + new + text[match.end() :]
-    for match in SIGN.finditer(text):
-        yield f"{match[0]} negated", text[: match.start()] + NEGATED[match[0]] + text[match.end() :]
-
-
-def ten_times(number: str) -> str:
-    if float(number) == 0:
-        return "-1"
-    mantissa, e, exponent = number.partition("e")
-    return f"{mantissa}e{int(exponent) + 1}" if e else f"{float(number) * 10:g}"
 
 
 @pytest.mark.parametrize("first", [3.5, 0.1, 7.3, 1e-3])

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import typer
 
-from trainwright.cli import data, inspect, models, train
+from trainwright.cli import contract, data, evidence, inspect, models, train
 from trainwright.errors import TrainwrightError
 
 app = typer.Typer(
@@ -16,7 +16,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.add_typer(contract.app, name="contract")
 app.add_typer(data.app, name="data")
+app.add_typer(evidence.app, name="evidence")
 app.add_typer(inspect.runs_app, name="runs")
 COMMANDS: tuple[Callable[..., None], ...] = (
     *(train.train, train.resume, train.determinism),

@@ -27,7 +27,7 @@ def contract_named_by(config: RunConfig) -> Contract | None:
     if config.contract is None:
         return None
     with config.at("contract"):
-        found = _read(config.contract)
+        found = read_contract(config.contract)
     return parse_contract(*found)
 
 
@@ -36,11 +36,11 @@ def load_contract(name_or_path: str | Path) -> Contract:
 
     Errors: InputError with file, line and key of each problem; for an unknown name, the names that are shipped.
     """
-    return parse_contract(*_read(name_or_path))
+    return parse_contract(*read_contract(name_or_path))
 
 
-def _read(name_or_path: str | Path) -> tuple[str, str]:
-    """Give the text of a contract, and what stands for the file in messages."""
+def read_contract(name_or_path: str | Path) -> tuple[str, str]:
+    """Give the text of a contract, and what stands for the file in messages. Errors: InputError without a line."""
     text = str(name_or_path)
     if text in shipped_contracts():
         file = resources.files("trainwright") / "contracts" / f"{text}{SUFFIX}"

@@ -2,6 +2,7 @@
 
 import datetime as dt
 import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Literal, Self, TypeAlias, TypeVar
 
 from pydantic import (
@@ -27,8 +28,12 @@ Judged: TypeAlias = Literal["run_end", "validation"]
 Nulls: TypeAlias = Literal["refuse", "ignore"]
 
 
+def is_version(text: str) -> bool:
+    return re.fullmatch(r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)", text) is not None
+
+
 def _semantic(version: str) -> str:
-    if not re.fullmatch(r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)", version):
+    if not is_version(version):
         raise ValueError(f"expected a version of three numbers, as in 1.5.0, found {version!r}")
     return version
 
@@ -106,8 +111,8 @@ class Gate(Entry):
     fixtures: Fixtures
 
 
-class ContractFile(Entry):
-    """A contract file: what a run must record (`metrics`) and what must hold (`gates`)."""
+class ContractShape(Entry):
+    """The keys of a contract file, each well-formed by itself."""
 
     id: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$")
     version: Version
@@ -117,32 +122,38 @@ class ContractFile(Entry):
     metrics: tuple[Metric, ...]
     gates: Some[Gate]
 
+
+class ContractFile(ContractShape):
+    """A contract file: what a run must record (`metrics`) and what must hold (`gates`)."""
+
     @model_validator(mode="after")
-    def _changelog_agrees(self) -> Self:
+    def _entries_agree(self) -> Self:
         versions = [change.version for change in self.changelog]
-        if versions[0] != self.version:
-            raise ValueError(
-                f"version is {self.version}, but the newest entry of changelog is {versions[0]}; make them equal"
-            )
-        ordered = sorted(set(versions), key=version_key, reverse=True)
-        if versions != ordered:
-            raise ValueError(f"changelog: expected each version once, newest first: {', '.join(ordered)}")
+        since = {metric.name: metric.since for metric in self.metrics}
+        names = {"gate": [gate.id for gate in self.gates], "metric": [metric.name for metric in self.metrics]}
+        for _, text in disagreements(self.version, versions, since, names):
+            raise ValueError(text)
         return self
 
-    @model_validator(mode="after")
-    def _names_stand_once(self) -> Self:
-        for what, names in (("gate", [g.id for g in self.gates]), ("metric", [m.name for m in self.metrics])):
-            twice = sorted({name for name in names if names.count(name) > 1})
-            if twice:
-                raise ValueError(
-                    f"{what} {twice[0]!r} stands {names.count(twice[0])} times; an id is used once, for ever"
-                )
-        return self
 
-    @model_validator(mode="after")
-    def _metrics_are_in_the_changelog(self) -> Self:
-        versions = {change.version for change in self.changelog}
-        for metric in self.metrics:
-            if metric.since not in versions:
-                raise ValueError(f"metric {metric.name!r}: since {metric.since} is not a version of the changelog")
-        return self
+def disagreements(
+    version: str, versions: Sequence[str], since: Mapping[str, str], names: Mapping[str, Sequence[str]]
+) -> Iterator[tuple[str, str]]:
+    """Give what is wrong between entries that are well-formed, as (what it is about, text).
+
+    `versions` are those of the changelog, `since` is metric → version, `names` is kind of entry → every name of it.
+    """
+    ordered = sorted(set(versions), key=version_key, reverse=True)
+    if versions and versions[0] != version:
+        yield (
+            "version",
+            f"version is {version}, but the newest entry of changelog is {versions[0]}; make them equal",
+        )
+    if list(versions) != ordered:
+        yield "changelog", f"changelog: expected each version once, newest first: {', '.join(ordered)}"
+    for what, all_names in names.items():
+        for name in sorted({name for name in all_names if all_names.count(name) > 1}):
+            yield name, f"{what} {name!r} stands {all_names.count(name)} times; an id is used once, for ever"
+    for name, first in since.items():
+        if first not in versions:
+            yield name, f"metric {name!r}: since {first} is not a version of the changelog"
