@@ -373,6 +373,13 @@ def test_the_time_and_validations_of_a_parent_are_not_the_child_s(uncut: RunDire
     assert own < of_parent, "2 steps against 60"
 
 
+def test_a_child_whose_budget_its_parent_has_used_is_refused(uncut: RunDirectory, tmp_path: Path) -> None:
+    message = r"argument 'train\.steps=60': train\.steps: a budget of 60 steps leaves none: .* has taken 60; give more"
+    with pytest.raises(InputError, match=message):
+        app.resume(uncut.path, ["train.steps=60"], runs_dir=tmp_path / "runs")
+    assert not (tmp_path / "runs").exists()
+
+
 def test_an_aborted_run_is_the_parent_of_one_that_goes_on_from_its_last_good_checkpoint(tmp_path: Path) -> None:
     bad = execute(tmp_path, model__nan_at_step=30)
     assert bad.outcome is Outcome.ABORTED

@@ -100,6 +100,7 @@ def execute(
         trainable = prepared.trainable
         origin = origins.of_parent(parent) if parent else None
         if origin:
+            _check_budget(prepared, origin)
             trainable.load_checkpoint(origin.state)
         taken = _weights_of(config, trainable, runs_dir) if origin is None else None
         _check_space(runs_dir, trainable)
@@ -127,6 +128,15 @@ def resume(run: RunDirectory, *, device: str | None = None, watcher: Watcher | N
             )
         with _prepared(config, device or config.device) as prepared:
             return _attempt(run, prepared, _own_beginning(run, prepared.trainable), watcher or Silent())
+
+
+def _check_budget(prepared: Prepared, origin: Origin) -> None:
+    """Errors: InputError when the parent has taken all the steps that the new run may take."""
+    steps, taken = prepared.settings.total_steps, origin.checkpoint.step
+    if steps is not None and steps <= taken:
+        key = "train.steps" if prepared.config.train.steps else "train.epochs"
+        text = f"a budget of {steps} steps leaves none: {origin.run.id} has taken {taken}; give more"
+        raise InputError(prepared.config.told(key, text))
 
 
 def _own_beginning(run: RunDirectory, trainable: Trainable) -> Beginning:
