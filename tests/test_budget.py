@@ -146,7 +146,7 @@ def test_a_metric_that_a_row_cannot_have_is_refused_by_its_name_before_step_0(
 def test_metrics_of_other_names_are_fine() -> None:
     trainable = Declaring.build(Setup(model=ToyOptions(), data={}, batch_size=1))
     trainable.names = ("kl", "policy_loss_2", "loss", "nonfinite")
-    loop_settings(config(steps=1), trainable)
+    assert loop_settings(config(steps=1), trainable).total_steps == 1
 
 
 def test_the_fields_of_a_row_are_those_of_its_type_and_the_items() -> None:
