@@ -7,7 +7,7 @@ from those files and nothing else: whoever has them makes it again, and holds it
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,7 +19,7 @@ from trainwright.contract.rules import Contract
 from trainwright.contract.run import contract_of, judge_run
 from trainwright.errors import InputError
 from trainwright.files import sha256_of_bytes, sha256_of_file, write_atomically
-from trainwright.metrics import NONFINITE_SUFFIX, StepMetrics, read_events, read_steps, read_validations
+from trainwright.metrics import StepMetrics, read_events, read_steps, read_validations, with_siblings
 from trainwright.outcome import Outcome
 from trainwright.rundir import Result, RunDirectory, read_json
 
@@ -130,13 +130,15 @@ def _predicate(run: RunDirectory, verdicts: Sequence[Verdict]) -> Predicate:
         ended=events[-1].time if events else None,
         result={name: result[name] for name in OF_RESULT},
         contract=None if contract is None else _named(contract, run.contract),
-        verdicts=[_finite({name: getattr(v, name) for name in OF_VERDICT}) for v in verdicts if v.kind in RUN_ONLY],
+        verdicts=[
+            with_siblings({name: getattr(v, name) for name in OF_VERDICT}) for v in verdicts if v.kind in RUN_ONLY
+        ],
         not_decided=[
             {"gate": verdict.gate, "kind": verdict.kind, "reason": verdict.reason}
             for verdict in verdicts
             if verdict.kind not in RUN_ONLY
         ],
-        statistics=_finite({"wall_ms": _wall_ms(steps, firsts), "train_loss": _train_loss(steps)}),
+        statistics=with_siblings({"wall_ms": _wall_ms(steps, firsts), "train_loss": _train_loss(steps)}),
         environment={name: environment[name] for name in OF_ENVIRONMENT if name in environment},
     )
 
@@ -172,16 +174,6 @@ def _train_loss(rows: Sequence[StepMetrics]) -> dict[str, Any]:
         "difference": losses[-1] - losses[0] if losses else None,
         "not_finite": len(losses) - len(finite),
     }
-
-
-def _finite(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Give `values` as rows have them: a number that is not finite is null with a sibling key, at any depth."""
-    whole: dict[str, Any] = {}
-    for name, value in values.items():
-        whole[name] = _finite(value) if isinstance(value, Mapping) else value
-        if isinstance(value, float) and not math.isfinite(value):
-            whole |= {name: None, name + NONFINITE_SUFFIX: str(value)}
-    return whole
 
 
 def _encode(statement: Statement) -> bytes:

@@ -17,6 +17,7 @@ from trainwright.data import tokenizer as tokenizers
 from trainwright.errors import DamagedCheckpointError, DataError, InputError, StoreError
 from trainwright.files import make_directory, sha256_of_file
 from trainwright.manifest import Checkpoint, Manifest
+from trainwright.metrics import best_of
 from trainwright.models import huggingface
 from trainwright.models.decoder import RMS_EPS, ROPE_THETA, Decoder, Shape
 from trainwright.models.generate import generate
@@ -60,9 +61,10 @@ def _chosen(run: RunDirectory, checkpoints: Checkpoints, choice: str) -> Checkpo
         raise StoreError(f"{run.path}: has no checkpoint to take weights from")
     if choice == "last":
         return candidates[0]
-    name = next((row.checkpoint for row in reversed(run.read_validations()) if row.is_best), None)
-    if name is None:
+    validation = best_of(run.read_validations())
+    if validation is None:
         raise StoreError(f"{run.path}: was never validated, so no checkpoint is the best; choose --checkpoint last")
+    name = validation.checkpoint
     best = next((candidate for candidate in candidates if candidate.name == name), None)
     if best is None:
         raise StoreError(f"{run.path}: its best checkpoint, {name}, is gone or damaged; choose --checkpoint last")

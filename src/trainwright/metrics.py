@@ -3,7 +3,7 @@
 import math
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -92,6 +92,11 @@ class ValidationRow(msgspec.Struct, frozen=True, kw_only=True):
         return encode_line(msgspec.structs.asdict(self))
 
 
+def best_of(rows: Sequence[ValidationRow]) -> ValidationRow | None:
+    """Give the best validation of a run, as its rows tell it; None where none was finite."""
+    return next((row for row in reversed(rows) if row.is_best), None)
+
+
 class Event(msgspec.Struct, frozen=True, kw_only=True):
     """One row of events.jsonl: something that happened, outside the numbers. `time` is UTC, ISO 8601."""
 
@@ -110,13 +115,16 @@ def encode_line(row: dict[str, Any]) -> bytes:
         finite = math.isfinite(math.fsum(v for v in row.values() if type(v) is float))
     except (OverflowError, ValueError):
         finite = False
-    return msgspec.json.encode(row if finite else _with_siblings(row)) + b"\n"
+    return msgspec.json.encode(row if finite else with_siblings(row)) + b"\n"
 
 
-def _with_siblings(row: dict[str, Any]) -> dict[str, Any]:
+def with_siblings(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Give `values` for JSON, at any depth: a number that is not finite is null, beside a sibling key that tells it."""
     whole: dict[str, Any] = {}
-    for name, value in row.items():
-        if isinstance(value, float) and not math.isfinite(value):
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            whole[name] = with_siblings(value)
+        elif isinstance(value, float) and not math.isfinite(value):
             whole[name] = None
             whole[name + NONFINITE_SUFFIX] = "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
         else:

@@ -10,6 +10,7 @@ from trainwright.checkpoints.open import open_store
 from trainwright.config import SET_BY_MODE, RunConfig
 from trainwright.errors import DamagedCheckpointError, InputError, StoreError
 from trainwright.manifest import Checkpoint, Manifest
+from trainwright.metrics import best_of
 from trainwright.rundir import RunDirectory, Start, read_json
 from trainwright.state import State
 from trainwright.trainable import Trainable
@@ -53,8 +54,7 @@ def newest(run: RunDirectory) -> Found:
     """
     checkpoints = Checkpoints(open_store(run.checkpoints))
     found = checkpoints.newest_valid(run.limits())
-    whole = [checkpoint for checkpoint in checkpoints.candidates(run.limits()) if checkpoint in checkpoints.committed()]
-    if found.loaded is None and whole:
+    if found.loaded is None and {checkpoint for checkpoint, _ in found.rejected} & set(checkpoints.committed()):
         reasons = "; ".join(f"{checkpoint.name}: {reason}" for checkpoint, reason in found.rejected)
         raise StoreError(f"{run.path}: every checkpoint is damaged ({reasons}); put a file back, or start a new run")
     return found
@@ -131,8 +131,8 @@ def initialise(trainable: Trainable, run: RunDirectory, name: str | None = None)
 
 def _with_weights(run: RunDirectory, name: str | None) -> tuple[Checkpoint, Manifest, State, Rejected]:
     checkpoints = Checkpoints(open_store(run.checkpoints))
-    best = next((row.checkpoint for row in reversed(run.read_validations()) if row.is_best), None)
-    chosen = Checkpoint.named(name or best or "")
+    best = best_of(run.read_validations())
+    chosen = Checkpoint.named(name or (best.checkpoint if best else ""))
     rejected: list[tuple[Checkpoint, str]] = []
     if chosen is not None and (name or chosen in checkpoints.candidates(run.limits())):
         try:

@@ -18,7 +18,7 @@ from trainwright.contract.run import judge_run
 from trainwright.durations import duration
 from trainwright.errors import StoreError
 from trainwright.files import write_atomically
-from trainwright.metrics import Event, StepMetrics, ValidationRow
+from trainwright.metrics import Event, StepMetrics, ValidationRow, best_of
 from trainwright.rundir import Attempt, Result, RunDirectory, read_json
 
 LAST_EVENTS: Final = 40
@@ -128,7 +128,7 @@ def _best(records: Records) -> str:
     rows = records.validations
     if not rows or rows[-1].best is None:
         return "none"
-    row = next((row for row in reversed(rows) if row.is_best), None)
+    row = best_of(rows)
     return f"{rows[-1].metric} {rows[-1].best:.6g} {f'at step {row.step:,}' if row else 'before this run'}"
 
 

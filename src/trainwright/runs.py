@@ -155,7 +155,7 @@ def _own_beginning(run: RunDirectory, trainable: Trainable) -> Beginning:
 
 
 def check_unfinished(run: RunDirectory) -> None:
-    """Errors: InputError for a run that has ended for good."""
+    """Errors: InputError for a run that has ended for good; it is sealed first where its seal is missing."""
     result = run.read_result()
     if result and not Outcome.of(result.outcome).resumable:
         if not run.evidence_sha256.exists():  # killed between its last record and its seal

@@ -60,15 +60,15 @@ def resume(runs_dir: Path) -> int:
     return runs.resume(only_run(runs_dir)).exit_code
 
 
-class KilledAfter(Silent):
-    """Kills its own process with SIGKILL once the row of step `step` is on disk: at the same moment each time."""
+class SignalledAfter(Silent):
+    """Sends its own process a signal once the row of step `step` is on disk: at the same moment each time."""
 
-    def __init__(self, step: int) -> None:
-        self._step = step
+    def __init__(self, step: int, number: int = signal.SIGKILL) -> None:
+        self._step, self._number = step, number
 
     def on_step(self, row: StepMetrics) -> None:
         if row.step == self._step:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), self._number)
 
 
 class KilledAt(Silent):
@@ -109,34 +109,25 @@ def resume_killed_at(what: str, number: int, runs_dir: Path) -> int:
     return runs.resume(only_run(runs_dir), watcher=KilledAt(what, number)).exit_code
 
 
-class StoppedAfter(Silent):
-    """Sends its own process a SIGTERM once the row of step `step` is on disk."""
-
-    def __init__(self, step: int) -> None:
-        self._step = step
-
-    def on_step(self, row: StepMetrics) -> None:
-        if row.step == self._step:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-
 def train_stopped_after(step: int, values: Mapping[str, Any], runs_dir: Path) -> int:
     from trainwright import runs
 
-    return runs.execute(RunConfig.parse(values), runs_dir=runs_dir, watcher=StoppedAfter(step)).exit_code
+    return runs.execute(
+        RunConfig.parse(values), runs_dir=runs_dir, watcher=SignalledAfter(step, signal.SIGTERM)
+    ).exit_code
 
 
 def train_killed_after(step: int, values: Mapping[str, Any], runs_dir: Path) -> int:
     from trainwright import runs
 
-    return runs.execute(RunConfig.parse(values), runs_dir=runs_dir, watcher=KilledAfter(step)).exit_code
+    return runs.execute(RunConfig.parse(values), runs_dir=runs_dir, watcher=SignalledAfter(step)).exit_code
 
 
 def go_on_killed_after(step: int, parent: Path, overrides: Sequence[str], runs_dir: Path) -> int:
     """Go on with a run in a new one, which is killed after `step`."""
     from trainwright import app
 
-    return app.resume(parent, overrides, runs_dir=runs_dir, watcher=KilledAfter(step)).exit_code
+    return app.resume(parent, overrides, runs_dir=runs_dir, watcher=SignalledAfter(step)).exit_code
 
 
 def on_threads(threads: int, target: Callable[..., int], *arguments: Any) -> int:

@@ -11,7 +11,7 @@ from rich.text import Text
 from trainwright.cli.output import console, print_json
 from trainwright.durations import duration
 from trainwright.errors import InputError
-from trainwright.metrics import StepMetrics, ValidationRow
+from trainwright.metrics import StepMetrics, ValidationRow, best_of
 from trainwright.rundir import RunDirectory, Start
 from trainwright.summaries import CheckpointSummary, Summary, checkpoints_of, standing, summarise, summarise_all
 
@@ -70,7 +70,7 @@ def print_run(run: RunDirectory, *, json: bool) -> None:
     attempts = run.attempts()
     result, _ = standing(run)
     summary = summarise(run, datetime.now(UTC))
-    rows, validations = run.read_steps(), run.read_validations()
+    rows, best = run.read_steps(), best_of(run.read_validations())
     document = {
         **msgspec.structs.asdict(summary),
         "directory": str(run.path),
@@ -78,7 +78,7 @@ def print_run(run: RunDirectory, *, json: bool) -> None:
         "step_at_least": max(summary.step_at_least, rows[-1].step + 1 if rows else 0),
         "attempts": [attempt.start() for attempt in attempts],
         "last_row": _decoded(rows[-1]) if rows else None,
-        "best_validation_row": next((_decoded(row) for row in reversed(validations) if row.is_best), None),
+        "best_validation_row": _decoded(best) if best else None,
         "checkpoints": list(checkpoints_of(run)),
         "verdicts": result.verdicts if result else [],
         "seconds": result.seconds if result else {},

@@ -24,8 +24,7 @@ def train(
     """Train a run, judge it from its files, print the verdicts. Exit code 0 only when every gate holds."""
     from trainwright.config import RunConfig
 
-    changes = [*(overrides or []), *([f"device={device!r}"] if device is not None else [])]
-    changes += [f"train.init={init!r}"] if init is not None else []
+    changes = _changes(overrides, {"device": device, "train.init": init})
     _resolve(RunConfig.load(file, changes).device)
     from trainwright import app
 
@@ -64,7 +63,7 @@ def determinism(
     """Make three runs of 100 steps, two of one seed and one of another, and judge the gates over pairs of runs."""
     from trainwright.config import RunConfig
 
-    config = RunConfig.load(file, [*(overrides or []), *([f"device={device!r}"] if device is not None else [])])
+    config = RunConfig.load(file, _changes(overrides, {"device": device}))
     _resolve(config.device)
     from trainwright import pairs
     from trainwright.cli import verdicts
@@ -76,6 +75,11 @@ def determinism(
     else:
         console().print(verdicts.table(found.verdicts))
     raise typer.Exit(0 if all(verdict.holds for verdict in found.verdicts) else 3)
+
+
+def _changes(overrides: list[str] | None, options: dict[str, str | None]) -> list[str]:
+    """Give the arguments and the options that were given as `key=value`, options last: they win."""
+    return [*(overrides or []), *(f"{key}={value!r}" for key, value in options.items() if value is not None)]
 
 
 def _resolve(spec: str) -> None:

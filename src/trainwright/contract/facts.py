@@ -24,6 +24,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from trainwright import yamlfile
+from trainwright.config import SET_BY_MODE
 from trainwright.contract.allowlist import NAME
 from trainwright.contract.readings import Facts
 from trainwright.manifest import MANIFEST, saved_in
@@ -31,7 +32,6 @@ from trainwright.metrics import Event, StepMetrics, ValidationRow, steps_as_colu
 from trainwright.rundir import RunDirectory, Start, read_json
 
 UTILISATION: Final = "gpu_util_pct"
-SET_BY_MODE: Final = ("learning_rate", "warmup_steps", "target", "first_validation_cap")
 
 
 def load_facts(run: RunDirectory) -> Facts:
@@ -206,5 +206,5 @@ def _config(data: Mapping[str, Any], environment: Mapping[str, Any]) -> dict[str
         "target": target,
         "target_given": target is not None,
         "first_validation_cap": environment.get("first_validation_cap"),
-        **{f"{name}_explicit": explicit.get(name) for name in SET_BY_MODE},
+        **{f"{name}_explicit": explicit.get(name) for name in (key.rpartition(".")[2] for key in SET_BY_MODE)},
     }
