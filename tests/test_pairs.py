@@ -6,6 +6,8 @@ import pytest
 from tests.acceptance import harness
 from trainwright.config import RunConfig
 from trainwright.errors import InputError
+from trainwright.evidence import verify
+from trainwright.metrics import read_checks
 from trainwright.pairs import STEPS, determinism
 
 CONTRACT = "training-loop-pretrain-v1"
@@ -21,6 +23,8 @@ def test_equal_seeds_give_equal_runs_and_another_seed_gives_others(tmp_path: Pat
     found = determinism(pair_config(), runs_dir=tmp_path)
     assert [(v.gate, v.result) for v in found.verdicts] == [("GATE-TRAIN-006", "pass")]
     assert [len(run.read_steps()) for run in found.runs] == [STEPS] * 3
+    assert verify(found.record.path) == []
+    assert [row["equal_steps"] for row in read_checks(found.record.checks)] == [STEPS, 0]
 
 
 @pytest.mark.parametrize("liar", ["tests.liars:Unseeded", "tests.liars:Seedless"])

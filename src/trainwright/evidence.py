@@ -14,9 +14,9 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from trainwright.contract.judge import RUN_ONLY, Verdict, decides_exit
+from trainwright.contract.judge import Verdict
 from trainwright.contract.rules import Contract
-from trainwright.contract.run import contract_of, judge_run
+from trainwright.contract.run import contract_of, failing, judge_run, kinds_of
 from trainwright.errors import InputError
 from trainwright.files import sha256_of_bytes, sha256_of_file, write_atomically
 from trainwright.metrics import StepMetrics, read_events, read_steps, read_validations, with_siblings
@@ -27,7 +27,11 @@ STATEMENT_TYPE: Final = "https://in-toto.io/Statement/v1"
 PREDICATE_TYPE: Final = "urn:trainwright:run-evidence:1"
 SEALED: Final = (
     *("run.yaml", "contract.yaml", "environment.json"),
-    *(f"attempts/*/{name}" for name in ("start.json", "steps.jsonl", "validations.jsonl", "events.jsonl")),
+    *(
+        f"attempts/*/{name}"
+        for name in ("start.json", "steps.jsonl", "validations.jsonl", "events.jsonl", "audits.jsonl")
+    ),
+    *("attempts/*/devices.csv", "checks.jsonl"),
     *("checkpoints/*/manifest.json", "checkpoints/*/retired.json"),
     *("steps.jsonl", "validations.jsonl", "events.jsonl", "result.json"),
 )
@@ -123,7 +127,7 @@ def _hashes(run: RunDirectory) -> dict[str, str]:
 
 def _predicate(run: RunDirectory, verdicts: Sequence[Verdict]) -> Predicate:
     result, environment = read_json(run.result), read_json(run.environment)
-    contract, events = contract_of(run), run.read_events()
+    contract, events, decided = contract_of(run), run.read_events(), kinds_of(run)
     steps, firsts = run.read_steps(), {attempt.start().step for attempt in run.attempts()}
     return Predicate(
         run=result["run"],
@@ -131,12 +135,12 @@ def _predicate(run: RunDirectory, verdicts: Sequence[Verdict]) -> Predicate:
         result={name: result[name] for name in OF_RESULT},
         contract=None if contract is None else _named(contract, run.contract),
         verdicts=[
-            with_siblings({name: getattr(v, name) for name in OF_VERDICT}) for v in verdicts if v.kind in RUN_ONLY
+            with_siblings({name: getattr(v, name) for name in OF_VERDICT}) for v in verdicts if v.kind in decided
         ],
         not_decided=[
             {"gate": verdict.gate, "kind": verdict.kind, "reason": verdict.reason}
             for verdict in verdicts
-            if verdict.kind not in RUN_ONLY
+            if verdict.kind not in decided
         ],
         statistics=with_siblings({"wall_ms": _wall_ms(steps, firsts), "train_loss": _train_loss(steps)}),
         environment={name: environment[name] for name in OF_ENVIRONMENT if name in environment},
@@ -228,7 +232,7 @@ def _judged_again(run: RunDirectory, sealed: Statement) -> tuple[Statement, list
         *_verdict_problems("", sealed.predicate.verdicts, again.predicate.verdicts),
         *_verdict_problems("", sealed.predicate.not_decided, again.predicate.not_decided),
         *_verdict_problems(f"{run.result.name}: ", result.verdicts, _plain(verdicts)),
-        *_outcome_problems(result, verdicts),
+        *_outcome_problems(result, failing(run, verdicts)),
         *_rest_problems(run.evidence.name, sealed.predicate, again.predicate),
         *_join_problems(run),
     ]
@@ -245,13 +249,11 @@ def _verdict_problems(where: str, recorded: Sequence[Any], judged: Sequence[Any]
             yield from (f"{where}{line}" for line in _differences(gate, ours[gate], theirs[gate]))
 
 
-def _outcome_problems(result: Result, verdicts: Sequence[Verdict]) -> Iterator[str]:
+def _outcome_problems(result: Result, gates: Sequence[str]) -> Iterator[str]:
     if result.exit_code != Outcome.of(result.outcome).exit_code:
         yield f"result.json: exit code {result.exit_code} is not that of {result.outcome}"
     if result.outcome == Outcome.DONE.label:
-        yield from (
-            f"{v.gate}: does not hold, and result.json says {result.outcome}" for v in filter(decides_exit, verdicts)
-        )
+        yield from (f"{gate}: does not hold, and result.json says {result.outcome}" for gate in gates)
 
 
 def _rest_problems(where: str, recorded: Predicate, again: Predicate) -> Iterator[str]:
@@ -262,6 +264,8 @@ def _rest_problems(where: str, recorded: Predicate, again: Predicate) -> Iterato
 
 def _join_problems(run: RunDirectory) -> Iterator[str]:
     """Hold the joined files against the attempts that they were joined from."""
+    if run.checks.exists():
+        return
     pairs = (
         (run.steps, read_steps(run.steps), run.read_steps()),
         (run.validations, read_validations(run.validations), run.read_validations()),

@@ -110,6 +110,32 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.json.encode(self) + b"\n"
 
 
+class Audit(msgspec.Struct, frozen=True, kw_only=True):
+    """One row of audits.jsonl: a step looked at from outside the trainable, where a checkpoint or validation follows.
+
+    `lr_scheduled` what the schedule asks for · `lr_groups` as each group of the optimizer states it · `lr_applied` as
+    the weights of each group moved, None where that cannot be told · `grad_norm` over all trained parameters, before
+    clipping · `tensors` that are trained, `tensors_changed` since the run's first step, `unchanged` the first names of
+    those that did not · `batch_repeated`: the batches are those of the step before · `batch_rows` rows of its batches,
+    `held_out_rows` those of them that validation reads as well. None: not measured, as on a step that changed nothing.
+    """
+
+    step: int
+    lr_scheduled: float
+    lr_groups: list[float]
+    lr_applied: list[float | None]
+    grad_norm: float | None
+    tensors: int
+    tensors_changed: int | None
+    unchanged: list[str] = []
+    batch_repeated: bool | None = None
+    batch_rows: int | None = None
+    held_out_rows: int | None = None
+
+    def encode(self) -> bytes:
+        return encode_line(msgspec.structs.asdict(self))
+
+
 def encode_line(row: dict[str, Any]) -> bytes:
     try:
         finite = math.isfinite(math.fsum(v for v in row.values() if type(v) is float))
@@ -198,6 +224,7 @@ def whole_lines(path: Path) -> WholeLines:
 _ROW = msgspec.json.Decoder(dict[str, int | float | str | None])
 _VALIDATION = msgspec.json.Decoder(dict[str, int | float | str | bool | None])
 _EVENT = msgspec.json.Decoder(Event)
+_ANY = msgspec.json.Decoder(dict[str, Any])
 
 
 def read_steps(path: Path) -> list[StepMetrics]:
@@ -214,6 +241,15 @@ def read_validations(path: Path) -> list[ValidationRow]:
 
 def read_events(path: Path) -> list[Event]:
     return list(_read(path, _EVENT.decode))
+
+
+def read_audits(path: Path) -> list[Audit]:
+    return list(_read(path, lambda line: msgspec.convert(_without_siblings(_ANY.decode(line)), Audit)))
+
+
+def read_checks(path: Path) -> list[dict[str, Any]]:
+    """Read checks.jsonl: what a command that compares or probes measured, one comparison a row, flat."""
+    return list(_read(path, lambda line: _without_siblings(_VALIDATION.decode(line))))
 
 
 def _read(path: Path, decode: Any) -> Iterator[Any]:

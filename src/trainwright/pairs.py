@@ -3,15 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-import pyarrow as pa
-
+from trainwright.checkrecords import record_checks
 from trainwright.config import RunConfig
-from trainwright.contract.judge import Verdict, judge
+from trainwright.contract.judge import Verdict
 from trainwright.contract.load import contract_named_by
 from trainwright.errors import InputError
 from trainwright.recorder import Watcher
-from trainwright.rundir import RunDirectory
+from trainwright.rundir import RunDirectory, read_json
 from trainwright.runs import execute
 
 STEPS = 100
@@ -19,10 +19,11 @@ STEPS = 100
 
 @dataclass(frozen=True, slots=True)
 class Determinism:
-    """The pair gates of the configuration's contract, and the runs that they were judged over."""
+    """The pair gates that were decided, the runs that were compared, and the sealed record of that."""
 
     verdicts: Sequence[Verdict]
     runs: Sequence[RunDirectory]
+    record: RunDirectory
 
 
 def determinism(config: RunConfig, *, runs_dir: Path, watcher: Watcher | None = None) -> Determinism:
@@ -36,10 +37,11 @@ def determinism(config: RunConfig, *, runs_dir: Path, watcher: Watcher | None = 
         raise InputError(f"{config.name}: contract {config.contract!r} has no gate of kind pair to decide")
     seeds = (config.seed, config.seed, config.seed + 1)
     runs = [_short_run(config, seed, runs_dir, watcher) for seed in seeds]
-    columns = [_compared(seeds[0], runs[0], seeds[other], runs[other]) for other in (1, 2)]
-    facts = {"checks": pa.Table.from_pylist(columns)}
-    verdicts = [v for v in judge(contract, facts, kinds=frozenset({"pair"})) if v.kind == "pair"]
-    return Determinism(verdicts, runs)
+    rows = [_compared(seeds[0], runs[0], seeds[other], runs[other]) for other in (1, 2)]
+    environment = read_json(runs[0].environment)
+    name = f"{config.name}-determinism"
+    record, verdicts = record_checks(name, runs_dir, contract, environment=environment, rows=rows)
+    return Determinism(verdicts, runs, record)
 
 
 def _short_run(config: RunConfig, seed: int, runs_dir: Path, watcher: Watcher | None) -> RunDirectory:
@@ -51,7 +53,7 @@ def _short_run(config: RunConfig, seed: int, runs_dir: Path, watcher: Watcher | 
     return result.run
 
 
-def _compared(seed: int, run: RunDirectory, other_seed: int, other: RunDirectory) -> dict[str, object]:
+def _compared(seed: int, run: RunDirectory, other_seed: int, other: RunDirectory) -> dict[str, Any]:
     pairs = list(zip(run.read_steps(), other.read_steps(), strict=True))
     equal = [(a.train_loss, a.grad_norm, a.lr) == (b.train_loss, b.grad_norm, b.lr) for a, b in pairs]
     optimizers = {r.read_validations()[-1].optimizer_state_sha256 for r in (run, other)}

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from trainwright.files import sync_directory
-from trainwright.metrics import Event, RowWriter, StepMetrics, ValidationRow
+from trainwright.metrics import Audit, Event, RowWriter, StepMetrics, ValidationRow
 from trainwright.rundir import Attempt, now
 
 
@@ -39,6 +39,8 @@ class Recorder:
         self._steps = RowWriter(attempt.steps)
         self._validations = RowWriter(attempt.validations)
         self._events = RowWriter(attempt.events)
+        self._audits = RowWriter(attempt.audits)
+        self._writers = (self._steps, self._validations, self._events, self._audits)
         sync_directory(attempt.directory)
         self._watcher = watcher
 
@@ -50,6 +52,9 @@ class Recorder:
         self._validations.write(row.encode())
         self._watcher.on_validation(row)
 
+    def audit(self, row: Audit) -> None:
+        self._audits.write(row.encode())
+
     def event(self, kind: str, step: int | None = None, **detail: Any) -> None:
         event = Event(time=now(), kind=kind, step=step, attempt=self.attempt, detail=detail)
         self._events.write(event.encode())
@@ -57,9 +62,9 @@ class Recorder:
 
     def sync(self) -> None:
         """Make every row so far durable: done before a checkpoint's manifest names their step."""
-        for writer in (self._steps, self._validations, self._events):
+        for writer in self._writers:
             writer.sync()
 
     def close(self) -> None:
-        for writer in (self._steps, self._validations, self._events):
+        for writer in self._writers:
             writer.close()

@@ -18,9 +18,11 @@ from trainwright.errors import InputError, StoreError
 from trainwright.files import make_directory, sync_directory, write_atomically
 from trainwright.manifest import Checkpoint
 from trainwright.metrics import (
+    Audit,
     Event,
     StepMetrics,
     ValidationRow,
+    read_audits,
     read_events,
     read_steps,
     read_validations,
@@ -91,6 +93,14 @@ class Attempt:
     @property
     def events(self) -> Path:
         return self.directory / "events.jsonl"
+
+    @property
+    def audits(self) -> Path:
+        return self.directory / "audits.jsonl"
+
+    @property
+    def devices(self) -> Path:
+        return self.directory / "devices.csv"
 
     def start(self) -> Start:
         start: Start = read_json(self.start_file, Start)
@@ -164,6 +174,11 @@ class RunDirectory:
     def events(self) -> Path:
         return self.path / "events.jsonl"
 
+    @property
+    def checks(self) -> Path:
+        """What a command that compares runs or probes the machine measured; a run that trained has none."""
+        return self.path / "checks.jsonl"
+
     def attempts(self) -> list[Attempt]:
         """Give the attempts that started, in order."""
         folders = (self.path / "attempts").glob("*/start.json")
@@ -233,6 +248,15 @@ class RunDirectory:
             event for attempt, later in self._attempts() for event in read_events(attempt.events) if later.keeps(event)
         ] or read_events(self.events)
 
+    def read_audits(self) -> list[Audit]:
+        """Give the audits of the rows that count."""
+        return [
+            row
+            for attempt, later in self._attempts()
+            for row in read_audits(attempt.audits)
+            if later.keeps_row(row.step)
+        ]
+
     def _attempts(self) -> list[tuple[Attempt, "Later"]]:
         attempts = self.attempts()
         starts = [attempt.start() for attempt in attempts]
@@ -244,7 +268,7 @@ class RunDirectory:
 
     def torn_files(self) -> list[Path]:
         """Give the row files whose last line was cut by a crash."""
-        of_attempts = [file for one in self.attempts() for file in (one.steps, one.validations, one.events)]
+        of_attempts = [file for one in self.attempts() for file in (one.steps, one.validations, one.events, one.audits)]
         files = of_attempts or [self.steps, self.validations, self.events]
         return [file for file in files if whole_lines(file).torn]
 
@@ -301,6 +325,23 @@ def create_run(
 
     Errors: StoreError when it cannot be written; nothing is left of it.
     """
+    run = create_record(name, runs_dir, contract=contract, environment=environment)
+    try:
+        with storing(run.path):
+            write_atomically(run.config, config.encode())
+    except BaseException:
+        shutil.rmtree(run.path, ignore_errors=True)
+        raise
+    return run
+
+
+def create_record(
+    name: str, runs_dir: Path, *, contract: str | None = None, environment: Mapping[str, Any] | None = None
+) -> RunDirectory:
+    """Make the directory of a record that is no run yet: contract and environment.
+
+    Errors: StoreError when it cannot be written; nothing is left of it.
+    """
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     run = RunDirectory(runs_dir / f"{name}-{stamp}-{secrets.token_hex(2)}")
     with storing(run.path):
@@ -311,8 +352,7 @@ def create_run(
             if contract is not None:
                 write_atomically(run.contract, contract.encode())
             if environment is not None:
-                write_json(run.environment, {"run": run.id, **environment})
-            write_atomically(run.config, config.encode())
+                write_json(run.environment, {**environment, "run": run.id})
         except BaseException:
             shutil.rmtree(run.path, ignore_errors=True)
             raise

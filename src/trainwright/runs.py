@@ -16,10 +16,11 @@ from trainwright.checkpoints.checkpoints import Checkpoints
 from trainwright.checkpoints.open import open_store
 from trainwright.config import RunConfig
 from trainwright.contract import facts
-from trainwright.contract.judge import Verdict, decides_exit, judge
+from trainwright.contract.judge import Verdict, judge
 from trainwright.contract.load import contract_named_by
 from trainwright.contract.rules import Contract
 from trainwright.contract.run import contract_of, judge_run
+from trainwright.contract.run import failing as failing_gates
 from trainwright.device import resolve
 from trainwright.errors import (
     DataError,
@@ -320,7 +321,7 @@ def _finish(run: RunDirectory, prepared: Prepared, ended: Ended) -> RunResult:
     try:
         run.join()
         verdicts = judge_run(run)
-        failing = [verdict.gate for verdict in verdicts if decides_exit(verdict)] or _missed_target(prepared, ended)
+        failing = failing_gates(run, verdicts) or _missed_target(prepared, ended)
         if outcome is Outcome.DONE and failing:
             outcome, why = Outcome.GATE_FAILED, f"{why}; does not hold: {', '.join(failing)}"
         write_json(run.result, result_record(run, ended, outcome, why, verdicts))

@@ -15,6 +15,10 @@ config         one row: run.yaml, nested keys joined by `_`, and mode, mode_give
                NULL where run.yaml does not give it
 baselines      one row: reference values computed from the data (uniform_entropy, unigram_entropy)
 checkpoints    one row a manifest: name, step
+audits         one row an audited step: see `audit_facts`
+checks         one row a comparison or probe, as the command that made it recorded it; a run that trained has none
+
+A record of checks (checks.jsonl in place of rows of steps) has environment and checks alone.
 """
 
 import math
@@ -26,9 +30,10 @@ import pyarrow as pa
 from trainwright import yamlfile
 from trainwright.config import SET_BY_MODE
 from trainwright.contract.allowlist import NAME
+from trainwright.contract.audit_facts import audits_table
 from trainwright.contract.readings import Facts
 from trainwright.manifest import MANIFEST, saved_in
-from trainwright.metrics import Event, StepMetrics, ValidationRow, steps_as_columns
+from trainwright.metrics import Event, StepMetrics, ValidationRow, read_checks, steps_as_columns
 from trainwright.rundir import RunDirectory, Start, read_json
 
 UTILISATION: Final = "gpu_util_pct"
@@ -37,6 +42,8 @@ UTILISATION: Final = "gpu_util_pct"
 def load_facts(run: RunDirectory) -> Facts:
     """Read every record of `run`. Errors: DataError for a broken row, InputError for a missing or broken file."""
     environment = read_json(run.environment)
+    if run.checks.exists():
+        return {"environment": _one_row(flat(environment)), "checks": pa.Table.from_pylist(read_checks(run.checks))}
     steps, validations, events = run.read_steps(), run.read_validations(), run.read_events()
     starts = [attempt.start() for attempt in run.attempts()]
     saved = saved_in(run.checkpoints, of=MANIFEST)
@@ -54,6 +61,7 @@ def load_facts(run: RunDirectory) -> Facts:
                 "step": pa.array([checkpoint.step for checkpoint in saved], pa.int64()),
             }
         ),
+        "audits": audits_table(run.read_audits(), steps),
     }
 
 

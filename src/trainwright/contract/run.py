@@ -1,12 +1,14 @@
 """A run judged from its files alone: at its end, during it, or years later in a fresh process."""
 
 from collections.abc import Sequence
+from typing import get_args
 
 from trainwright import yamlfile
 from trainwright.contract.facts import load_facts
-from trainwright.contract.judge import Verdict, judge
+from trainwright.contract.judge import RUN_ONLY, Verdict, decides_exit, judge
 from trainwright.contract.load import load_contract, parse_contract
 from trainwright.contract.rules import Contract
+from trainwright.contract.schema import Kind
 from trainwright.errors import InputError
 from trainwright.rundir import RunDirectory
 
@@ -17,6 +19,8 @@ def contract_of(run: RunDirectory) -> Contract | None:
     Errors: InputError when run.yaml names a contract and the copy is not there: such a run cannot pass unjudged.
     """
     if not run.contract.exists():
+        if run.checks.exists():
+            return None
         named = yamlfile.load(run.config).data.get("contract")
         if named is not None:
             raise InputError(f"{run.contract}: is missing, and {run.config} names contract {named!r}; put it back")
@@ -27,4 +31,16 @@ def contract_of(run: RunDirectory) -> Contract | None:
 def judge_run(run: RunDirectory, contract: str | None = None) -> Sequence[Verdict]:
     """Judge by the run's own contract, or by another: a shipped name or a path. No contract: no verdicts."""
     judged_by = contract_of(run) if contract is None else load_contract(contract)
-    return judge(judged_by, load_facts(run)) if judged_by else []
+    return judge(judged_by, load_facts(run), kinds=kinds_of(run)) if judged_by else []
+
+
+def failing(run: RunDirectory, verdicts: Sequence[Verdict]) -> list[str]:
+    """Give the gates that keep a record from its good end: of a record of checks, those that it decides and fail."""
+    if run.checks.exists():
+        return [verdict.gate for verdict in verdicts if verdict.kind != "run" and verdict.result == "fail"]
+    return [verdict.gate for verdict in verdicts if decides_exit(verdict)]
+
+
+def kinds_of(run: RunDirectory) -> frozenset[Kind]:
+    """Give the kinds of gates that a record decides: those of a run, or for a record of checks the others."""
+    return RUN_ONLY ^ frozenset(get_args(Kind)) if run.checks.exists() else RUN_ONLY
