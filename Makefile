@@ -1,15 +1,34 @@
 # make demo: trains a language model on Python source, judges it, writes a report, samples text.
+# make gpu-evidence: on a machine with a GPU, trains the 370M preset, probes the machine, attaches the evidence of both.
 # make test: the whole suite; the folder of tinyshakespeare.txt is named by TRAINWRIGHT_TEST_DATA. Both make .venv first.
 PYTHON ?= python3
 BIN := .venv/bin
 DEMO_DATA := data/python-stdlib
+PREPARE := --input stdlib --share 0.333 --vocab-size 4096
 
-.PHONY: demo test test-long lint bench
+GPU_DEVICE ?= cuda
+GPU_CONTRACT ?= src/trainwright/contracts/gpu-training-backend-v1.yaml
+GPU_DATA ?= $(DEMO_DATA)
+GPU_PREPARE ?= $(PREPARE)
+GPU_RUNS ?= runs/gpu-evidence
+GPU_TRAIN ?=
+
+.PHONY: demo gpu-evidence test test-long lint bench
 
 demo: .venv/installed
-	$(BIN)/trainwright data prepare --input stdlib --share 0.333 --vocab-size 4096 --out $(DEMO_DATA)
+	$(BIN)/trainwright data prepare $(PREPARE) --out $(DEMO_DATA)
 	$(BIN)/trainwright train examples/python-lm/run.yaml
 	$(BIN)/trainwright sample latest --prompt "    def __init__(self" --max-tokens 70
+
+# GPU_TRAIN: KEY=VALUE that win over the file's. The newest run and the newest record of probes are attached.
+gpu-evidence: .venv/installed
+	$(BIN)/trainwright data prepare $(GPU_PREPARE) --out $(GPU_DATA)
+	$(BIN)/trainwright train examples/gpu-evidence/run.yaml --device $(GPU_DEVICE) --runs-dir $(GPU_RUNS) \
+	  contract=$(GPU_CONTRACT) data.path=$(GPU_DATA) $(GPU_TRAIN)
+	$(BIN)/trainwright probe --contract $(GPU_CONTRACT) --runs-dir $(GPU_RUNS)
+	$(BIN)/trainwright evidence attach latest --runs-dir $(GPU_RUNS) --to $(GPU_CONTRACT)
+	$(BIN)/trainwright evidence attach "$$(ls -d $(GPU_RUNS)/probe-* | tail -n 1)" --to $(GPU_CONTRACT)
+	$(BIN)/trainwright contract status $(GPU_CONTRACT)
 
 test: .venv/installed-test
 	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)

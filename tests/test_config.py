@@ -44,6 +44,11 @@ def refusal(tmp_path: Path, text: str, *overrides: str) -> str:
         ("checkpoint: {every: 5 days}", "run.yaml:5: checkpoint.every: expected a number of steps or epochs"),
         ("early_stopping: {}", "run.yaml:5: key 'early_stopping.patience' is missing"),
         (
+            "early_stopping: {patience: 1, standard_errors: -1}",
+            "run.yaml:5: early_stopping.standard_errors: found -1; input should be greater than or equal to 0",
+        ),
+        ("  sanity: often", "run.yaml:5: train.sanity: found 'often'; input should be a valid boolean"),
+        (
             "guards: {explosion: {polisy: off}}",
             "run.yaml:5: unknown key 'guards.explosion.polisy'; did you mean 'pol",
         ),

@@ -1,5 +1,6 @@
 """The seal of a run: what it says, and that nothing under it can be changed unseen. Every run here is a real one."""
 
+import base64
 import json
 import os
 import shutil
@@ -14,6 +15,7 @@ import pytest
 from tests.acceptance import harness
 from trainwright import app, evidence, runs
 from trainwright.config import RunConfig
+from trainwright.contract.judge import Verdict
 from trainwright.errors import InputError
 from trainwright.evidence import verify
 from trainwright.files import sha256_of_bytes, sha256_of_file
@@ -22,9 +24,13 @@ from trainwright.outcome import Outcome
 from trainwright.recorder import Silent, Watcher
 from trainwright.rundir import RunDirectory, read_json
 from trainwright.runs import RunResult
+from trainwright.seals import ENVELOPE
+from trainwright.signing import KeyPair, make_key
+from trainwright.statement import recorded
 
 CONTRACT = "training-loop-pretrain-v1"
 TOY_STEPS, STOPPED_AT = 20, 12
+SEALS = ("evidence.json", ENVELOPE)
 
 
 def execute(runs_dir: Path, watcher: Watcher | None = None, **changes: Any) -> RunResult:
@@ -380,3 +386,181 @@ def test_a_run_killed_between_its_last_record_and_its_seal_is_sealed_when_it_is_
     with pytest.raises(InputError, match="has ended"):
         runs.resume(run)
     assert verify(run.path) == []
+
+
+def test_each_verdict_has_a_sentence_made_of_what_was_measured(judged: RunDirectory) -> None:
+    for verdict in predicate(judged)["verdicts"]:
+        measured = [name for name, value in verdict["figures"].items() if value is not None]
+        assert all(f"{name} " in verdict["sentence"] for name in measured)
+        assert measured or verdict["sentence"] == verdict["reason"]
+        assert not measured or f"of {verdict['rows']} row" in verdict["sentence"]
+        assert not measured or f"required: {verdict['bound']}" in verdict["sentence"]
+
+
+def test_a_sentence_says_figure_rows_bound_and_headroom() -> None:
+    verdict = Verdict(
+        gate="GATE-X-1",
+        claim="x",
+        kind="run",
+        result="pass",
+        reason="",
+        figures={"median_ms": 264.7, "other": None},
+        bound="median_ms < 500",
+        unit="ms",
+        headroom_percent=47.06,
+        rows=30,
+        on_fail="fail",
+        ship_blocking=False,
+        optional=False,
+    )
+    said = "median_ms 264.7 ms of 30 rows; required: median_ms < 500; headroom 47.1 %"
+    assert recorded(verdict)["sentence"] == said
+
+
+# -- signed ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> KeyPair:
+    return make_key(tmp_path_factory.mktemp("keys") / "evidence.pem")
+
+
+@pytest.fixture(scope="module")
+def once_signed(keys: KeyPair, tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
+    """Give a run that was trained by someone who has a key."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRAINWRIGHT_EVIDENCE_KEY", str(keys.private))
+        return execute(tmp_path_factory.mktemp("signed")).run
+
+
+@pytest.fixture
+def signed(once_signed: RunDirectory, tmp_path: Path) -> RunDirectory:
+    return RunDirectory(Path(shutil.copytree(once_signed.path, tmp_path / once_signed.id)))
+
+
+def test_with_a_key_the_seal_is_an_envelope_whose_payload_is_the_statement(signed: RunDirectory, keys: KeyPair) -> None:
+    envelope = read_json(signed.path / ENVELOPE)
+    assert envelope["payloadType"] == "application/vnd.in-toto+json"
+    assert base64.b64decode(envelope["payload"]) == signed.evidence.read_bytes()
+    assert not signed.evidence_sha256.exists()
+    assert verify(signed.path, public=keys.public) == verify(signed.path / ENVELOPE, public=keys.public) == []
+
+
+def test_one_changed_byte_in_any_file_of_a_signed_run_is_found_and_that_file_alone_is_named(
+    signed: RunDirectory, keys: KeyPair
+) -> None:
+    names = list(subjects(signed))
+    assert len(names) >= 8
+    for name, at in [*((name, 0.5) for name in names), *((n, at) for n in SEALS for at in (0.1, 0.5, 0.9))]:
+        file = signed.path / name
+        before = file.read_bytes()
+        flip(file, at)
+        problems = verify(signed.path, public=keys.public)
+        assert problems[0].startswith(f"{name}: "), problems
+        assert name in SEALS or not any("SHA-256" in line for line in problems[1:])
+        file.write_bytes(before)
+    assert verify(signed.path, public=keys.public) == []
+
+
+def test_without_a_public_key_a_signature_is_not_checked_and_that_is_a_problem(
+    signed: RunDirectory, keys: KeyPair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = f"{ENVELOPE}: its signature was not checked: no public key was given; give the signer's by --key FILE.pub"
+    assert verify(signed.path) == [told]
+    monkeypatch.setenv("TRAINWRIGHT_EVIDENCE_KEY", str(keys.private))
+    assert verify(signed.path) == []
+
+
+def test_a_signature_by_another_key_does_not_hold(signed: RunDirectory, keys: KeyPair, tmp_path: Path) -> None:
+    other = make_key(tmp_path / "other.pem")
+    (problem,) = verify(signed.path, public=other.public)
+    assert problem.startswith(f"{ENVELOPE}: is signed by the key {keys.key_id}, and ")
+    evidence.seal(signed, key=other.private)
+    assert verify(signed.path, public=other.public) == []
+    (problem,) = verify(signed.path, public=keys.public)
+    assert problem.startswith(f"{ENVELOPE}: is signed by the key {other.key_id}, and ")
+
+
+def test_a_statement_swapped_in_envelope_and_file_is_caught_by_the_signature(
+    signed: RunDirectory, keys: KeyPair
+) -> None:
+    envelope = read_json(signed.path / ENVELOPE)
+    text = signed.evidence.read_text().replace('"host"', '"ghost"', 1)
+    envelope["payload"] = base64.b64encode(text.encode()).decode()
+    signed.evidence.write_text(text)
+    (signed.path / ENVELOPE).write_text(json.dumps(envelope, indent=2) + "\n")
+    problems = verify(signed.path, public=keys.public)
+    assert problems[0] == f"{ENVELOPE}: its signature is not one that the key {keys.key_id} made of its payload"
+
+
+def test_a_signature_that_was_taken_off_is_missed_by_whoever_gives_the_key(signed: RunDirectory, keys: KeyPair) -> None:
+    (signed.path / ENVELOPE).unlink()
+    evidence.seal(signed)
+    assert verify(signed.path) == []
+    (problem,) = verify(signed.path, public=keys.public)
+    assert problem.startswith(f"{ENVELOPE}: is missing: the evidence is not signed")
+
+
+def test_a_run_has_one_seal_and_a_later_one_of_the_other_kind_replaces_it(signed: RunDirectory, keys: KeyPair) -> None:
+    evidence.seal(signed)
+    assert (signed.evidence_sha256.exists(), (signed.path / ENVELOPE).exists()) == (True, False)
+    before = signed.evidence_sha256.read_bytes()
+    evidence.seal(signed, key=keys.private)
+    assert (signed.evidence_sha256.exists(), (signed.path / ENVELOPE).exists()) == (False, True)
+    signed.evidence_sha256.write_bytes(before)
+    assert verify(signed.path, public=keys.public) == [f"evidence.sha256: stands beside {ENVELOPE}; a run has one seal"]
+
+
+def test_the_private_key_enters_no_file_of_a_run(once_signed: RunDirectory, keys: KeyPair) -> None:
+    secret = keys.private.read_text().splitlines()[1].encode()
+    for file in once_signed.path.rglob("*"):
+        if file.is_file():
+            data = file.read_bytes()
+            assert secret not in data, file
+            assert secret not in base64.b64decode(read_json(file)["payload"]) if file.name == ENVELOPE else True
+
+
+class OpensKey(Silent):
+    """Lets others read a private key once the run trains."""
+
+    def __init__(self, key: Path) -> None:
+        self._key = key
+
+    def on_step(self, row: StepMetrics) -> None:
+        self._key.chmod(0o644)
+
+
+def test_a_key_that_others_can_read_is_refused_before_a_run_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = make_key(tmp_path / "evidence.pem")
+    made.private.chmod(0o644)
+    monkeypatch.setenv("TRAINWRIGHT_EVIDENCE_KEY", str(made.private))
+    with pytest.raises(InputError, match=f"chmod 600 {made.private}"):
+        execute(tmp_path / "runs")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_key_that_others_can_read_at_the_end_signs_nothing_and_the_run_says_what_to_type(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = make_key(tmp_path / "evidence.pem")
+    monkeypatch.setenv("TRAINWRIGHT_EVIDENCE_KEY", str(made.private))
+    result = execute(tmp_path / "runs", OpensKey(made.private))
+    assert result.exit_code == 7
+    assert f"chmod 600 {made.private}" in result.why
+    assert not result.run.evidence.exists()
+    made.private.chmod(0o600)
+    assert runs.resume(result.run).outcome is Outcome.DONE
+    assert verify(result.run.path) == []
+    assert (result.run.path / ENVELOPE).exists()
+
+
+def test_to_resume_a_signed_run_that_has_ended_gives_its_changed_files_no_new_signature(
+    signed: RunDirectory, keys: KeyPair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRAINWRIGHT_EVIDENCE_KEY", str(keys.private))
+    flip(signed.validations)
+    with pytest.raises(InputError, match="has ended"):
+        runs.resume(signed)
+    assert any(problem.startswith("validations.jsonl: was changed") for problem in verify(signed.path))

@@ -22,8 +22,10 @@ def stopping(patience: int, min_delta: float = 0.0, min_validations: int = 1) ->
     return settings(early_stopping=section, divergence_ratio=None)
 
 
-def note(state: LoopState, value: float, told: LoopSettings, direction: Direction = "min") -> Noted:
-    return state.note_validation(Validation("val_loss", value, 4, None), direction, told)
+def note(
+    state: LoopState, value: float, told: LoopSettings, direction: Direction = "min", error: float | None = None
+) -> Noted:
+    return state.note_validation(Validation("val_loss", value, 4, error), direction, told)
 
 
 def endings(told: LoopSettings, *values: float, direction: Direction = "min") -> list[str | None]:
@@ -106,6 +108,27 @@ def test_a_small_gain_is_still_the_best_and_its_checkpoint_is_kept() -> None:
     assert (state.best, state.patience, state.patience_reference) == (0.9375, 1, 1.0)
 
 
+@pytest.mark.parametrize("told", [settings(), stopping(9)])
+@pytest.mark.parametrize(
+    ("second", "direction", "patience"), [(0.75, "min", 1), (0.74, "min", 0), (1.25, "max", 1), (1.26, "max", 0)]
+)
+def test_patience_is_reset_only_beyond_two_standard_errors(
+    told: LoopSettings, second: float, direction: Direction, patience: int
+) -> None:
+    state = LoopState()
+    note(state, 1.0, told, direction, 0.125)
+    noted = note(state, second, told, direction, 0.125)
+    assert (state.patience, noted.is_best, state.best) == (patience, True, second)
+
+
+def test_how_many_standard_errors_count_is_configured_and_min_delta_holds_beside_them() -> None:
+    state = LoopState()
+    told = settings(early_stopping=EarlyStoppingSection(patience=9, standard_errors=0.5, min_delta=0.25))
+    for value, error, patience in [(2.0, 0.125, 0), (1.75, 0.125, 1), (1.7, 0.125, 0), (1.3, 1.0, 1), (1.19, 1.0, 0)]:
+        note(state, value, told, error=error)
+        assert state.patience == patience, value
+
+
 def test_a_run_does_not_stop_before_its_least_number_of_validations() -> None:
     assert endings(stopping(1, min_validations=4), 1.0, 1.1, 1.2, 1.3) == [None, None, None, "done"]
 
@@ -127,7 +150,7 @@ def test_patience_and_all_else_survive_a_checkpoint() -> None:
     note(resumed, 1.3, told)
     note(uncut, 1.3, told)
     assert resumed == uncut
-    assert resumed.ending == Ending("done", "early stop: no gain of more than 0 in 3 validations")
+    assert resumed.ending == Ending("done", "early stop: no gain beyond 0 and 2 standard errors in 3 validations")
     again = msgspec.convert(msgspec.to_builtins(resumed), LoopState)
     assert again.ending == resumed.ending
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tests.toys import MODEL_TYPE
 from trainwright import runs
+from trainwright.columns import table_of_rows
 from trainwright.config import RunConfig
 from trainwright.contract.load import load_contract
 from trainwright.errors import DataError, InputError, StoreError
@@ -21,7 +22,6 @@ from trainwright.metrics import (
     read_events,
     read_steps,
     read_validations,
-    steps_as_columns,
     whole_lines,
 )
 
@@ -178,17 +178,7 @@ def test_rows_of_contract_1_4_0_load_with_a_wall_ms_that_is_marked_as_not_measur
     (old,) = read_steps(written(tmp_path / "steps.jsonl", json.dumps(six).encode() + b"\n"))
     assert (old.wall_ms, old.wall_ms_measured) == (0.0, False)
     assert json.loads(old.encode()) == six, "what was not measured is not written either"
-    assert steps_as_columns([old, row()])["wall_ms"] == [None, 2.0]
-
-
-def test_columns_hold_each_row_in_its_place() -> None:
-    rows = [row(step=0, extra={"a": 1.0}), row(step=1, extra={"b": 2.0}), row(step=2, gpu_util_pct=7.0)]
-    columns = steps_as_columns(rows)
-    assert columns["step"] == [0, 1, 2]
-    assert (columns["a"], columns["b"]) == ([1.0, None, None], [None, 2.0, None])
-    assert columns["gpu_util_pct"] == [None, None, 7.0]
-    assert "samples_per_sec" not in columns
-    assert "tokens_per_sec" in steps_as_columns([])
+    assert table_of_rows([old, row()])["wall_ms"].to_pylist() == [None, 2.0]
 
 
 def test_a_row_that_was_handed_over_is_in_the_file_before_it_is_closed(tmp_path: Path) -> None:

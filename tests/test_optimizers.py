@@ -1,12 +1,21 @@
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import nn
 
 from trainwright.errors import DamagedCheckpointError
-from trainwright.optimizers import OptimizerSettings, build_optimizer, load_optimizer_state, optimizer_state
-from trainwright.state import State
+from trainwright.optimizers import (
+    OptimizerSettings,
+    applied_rate,
+    build_optimizer,
+    load_optimizer_state,
+    optimizer_state,
+    told_rate,
+)
+from trainwright.state import State, under_prefix
 
 Implementation = Literal["fused", "foreach", "single"]
 IMPLEMENTATIONS: tuple[Implementation, ...] = ("fused", "foreach", "single")
@@ -133,3 +142,107 @@ def test_a_state_without_its_groups_names_them() -> None:
     parameters = model()
     with pytest.raises(DamagedCheckpointError, match="'groups'"):
         load_optimizer_state(build_optimizer(parameters, OptimizerSettings()), parameters, {})
+
+
+def moved_by_adamw(
+    chosen: OptimizerSettings, steps: int, seed: int, *, scale: float = 0.02
+) -> dict[str, tuple[float | None, float]]:
+    """Take steps at a rate of 1e-3, then one at that of `chosen`: give the inferred rate and the true one by name."""
+    generator = torch.Generator().manual_seed(seed)
+    shapes = {"matrix": (40, 30), "vector": (200,)}
+    parameters = {n: nn.Parameter(scale * torch.randn(shape, generator=generator)) for n, shape in shapes.items()}
+    optimizer = build_optimizer(parameters, chosen)
+    before: dict[str, torch.Tensor] = {}
+    for step in range(steps):
+        for group in optimizer.param_groups:
+            group["lr"] = chosen.learning_rate if step == steps - 1 else 1e-3
+        for parameter in parameters.values():
+            parameter.grad = torch.randn(parameter.shape, generator=generator)
+        before = {name: parameter.detach().clone() for name, parameter in parameters.items()}
+        optimizer.step()
+    state = optimizer_state(optimizer, parameters)
+    return {
+        name: (rate_told_by(state, parameters[name], before[name], name), chosen.learning_rate) for name in parameters
+    }
+
+
+def rate_told_by(state: State, parameter: torch.Tensor, before: torch.Tensor, name: str) -> float | None:
+    groups: Any = state["groups"]
+    group = next(group for group in groups if name in group["parameters"])
+    inferred = applied_rate(before, parameter, under_prefix(name, state), group)
+    return None if inferred is None else told_rate(inferred, group["lr"])
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@given(
+    rate=st.floats(-6, -1).map(lambda exponent: 10.0**exponent),
+    decay=st.sampled_from([0.0, 0.01, 0.1, 0.5]),
+    steps=st.integers(1, 12),
+    seed=st.integers(0, 1000),
+)
+@settings(max_examples=30, deadline=None)
+def test_the_rate_that_adamw_took_is_told_by_the_weights_within_one_percent(
+    implementation: Implementation, rate: float, decay: float, steps: int, seed: int
+) -> None:
+    chosen = OptimizerSettings(rate, weight_decay=decay, implementation=implementation)
+    for told, true in moved_by_adamw(chosen, steps, seed).values():
+        assert told == pytest.approx(true, rel=0.01)
+
+
+def test_at_a_rate_of_1e_6_and_weights_of_2e_2_the_precision_is_better_than_one_in_a_thousand() -> None:
+    for told, true in moved_by_adamw(OptimizerSettings(1e-6), steps=20, seed=5).values():
+        assert told == pytest.approx(true, rel=1e-3)
+
+
+def test_the_rate_is_told_also_where_weights_move_by_their_decay_as_much_as_by_their_gradients() -> None:
+    for told, true in moved_by_adamw(OptimizerSettings(1e-2, weight_decay=0.5), 5, 2, scale=2.0).values():
+        assert told == pytest.approx(true, rel=1e-3)
+
+
+def test_a_rate_that_drowns_in_the_rounding_of_the_weights_is_not_told() -> None:
+    assert {told for told, _ in moved_by_adamw(OptimizerSettings(1e-9), steps=3, seed=1).values()} == {None}
+    assert {told for told, _ in moved_by_adamw(OptimizerSettings(1e-5), 3, 1, scale=1e3).values()} == {None}
+
+
+def test_a_rate_that_the_groups_do_not_state_is_told_as_the_weights_moved() -> None:
+    parameters = model()
+    optimizer = build_optimizer(parameters, OptimizerSettings(1e-2))
+    take_steps(optimizer, parameters, range(3))
+    before = copied(parameters)["matrix"]
+    take_steps(optimizer, parameters, range(3, 4))
+    optimizer.param_groups[0]["lr"] = 5e-2
+    told = rate_told_by(optimizer_state(optimizer, parameters), parameters["matrix"], before, "matrix")
+    assert told == pytest.approx(1e-2, rel=1e-3)
+
+
+def test_weights_that_stand_still_tell_a_rate_of_zero_though_one_is_stated() -> None:
+    parameters = model()
+    optimizer = build_optimizer(parameters, OptimizerSettings(1e-2))
+    take_steps(optimizer, parameters, range(3))
+    still = parameters["matrix"].detach().clone()
+    assert rate_told_by(optimizer_state(optimizer, parameters), still, still, "matrix") == 0.0
+
+
+def test_no_rate_is_told_without_a_direction_without_moments_or_of_another_rule() -> None:
+    parameters = {"matrix": nn.Parameter(torch.zeros(3, 3))}
+    optimizer = build_optimizer(parameters, OptimizerSettings())
+    parameters["matrix"].grad = torch.zeros(3, 3)
+    optimizer.step()
+    state = optimizer_state(optimizer, parameters)
+    weights, group = parameters["matrix"], cast("Any", state["groups"])[0]
+    assert rate_told_by(state, weights, weights.detach(), "matrix") is None
+    assert applied_rate(weights, weights, {}, group) is None
+    moments = under_prefix("matrix", state)
+    others = ({"amsgrad": True}, {"maximize": True}, {"decoupled_weight_decay": False})
+    assert [applied_rate(weights, weights, moments, {**group, **other}) for other in others] == [None] * 3
+    assert applied_rate(weights, weights, moments, {"lr": 0.1, "momentum": 0.9}) is None
+
+
+def test_a_group_names_its_parameters_and_a_state_without_the_names_is_taken_up() -> None:
+    parameters = model()
+    optimizer = build_optimizer(parameters, OptimizerSettings())
+    state = optimizer_state(optimizer, parameters)
+    groups: Any = state["groups"]
+    assert [group["parameters"] for group in groups] == [["matrix", "cube"], ["vector", "scalar"]]
+    older: Any = [{key: value for key, value in group.items() if key != "parameters"} for group in groups]
+    load_optimizer_state(optimizer, parameters, {**state, "groups": older})

@@ -260,7 +260,7 @@ def test_steps_far_beyond_p95_are_counted_and_told_apart(run: RunDirectory) -> N
 def test_only_the_last_events_are_listed_and_all_are_counted(run: RunDirectory) -> None:
     attempt(run, [step_row(0)], [validation_row(step, 1.9) for step in range(60)])
     text = text_of(page_of(run))
-    assert "The last 40 of 61" in text
+    assert "The last 40 of 62" in text
     assert "checkpoint saved 60" in text
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.test_metrics import row, validation
-from trainwright.errors import InputError, StoreError
+from trainwright.errors import DataError, InputError, StoreError
 from trainwright.metrics import Event
 from trainwright.rundir import Attempt, RunDirectory, Start, all_runs, create_run, now, read_json, write_json
 
@@ -116,6 +116,51 @@ def test_joining_writes_each_step_once_and_destroys_nothing(run: RunDirectory) -
     (joined.path / "attempts").rename(joined.path / "elsewhere")
     assert (rows_of(joined), joined.read_validations(), joined.read_events()) == counted
     assert [step for step, _ in counted[0]] == list(range(12))
+
+
+def test_the_rows_that_count_as_a_table_are_those_read_one_by_one(run: RunDirectory) -> None:
+    attempt_with(run, 0, range(10))
+    attempt_with(run, 6, range(6, 12))
+    attempt_with(run, 8, range(0))
+    table = run.step_table()
+    assert list(zip(table["step"].to_pylist(), table["train_loss"].to_pylist(), strict=True)) == rows_of(run)
+    run.join()
+    (run.path / "attempts").rename(run.path / "elsewhere")
+    assert run.step_table().equals(table)
+    before = run.steps.read_bytes()
+    run.join()
+    assert run.steps.read_bytes() == before
+
+
+def test_a_column_that_only_rows_taken_again_had_is_none_of_the_runs(run: RunDirectory) -> None:
+    attempt = attempt_with(run, 0, range(3))
+    attempt.steps.write_bytes(attempt.steps.read_bytes() + row(step=3, extra={"gone": 1.0}).encode())
+    assert "gone" in run.step_table().column_names
+    attempt_with(run, 3, range(3, 5))
+    assert "gone" not in run.step_table().column_names
+
+
+def test_a_broken_row_that_does_not_count_is_an_error_all_the_same(run: RunDirectory) -> None:
+    attempt = attempt_with(run, 0, range(10))
+    attempt.steps.write_bytes(attempt.steps.read_bytes() + b"{}\n")
+    attempt_with(run, 0, range(12))
+    for read in (run.read_steps, run.step_table, run.join):
+        with pytest.raises(DataError, match=r"1/steps\.jsonl:11: is not a valid row: "):
+            read()
+
+
+def test_joining_copies_the_lines_that_count_as_they_stand(run: RunDirectory) -> None:
+    first = attempt_with(run, 0, range(3))
+    first.steps.write_bytes(first.steps.read_bytes().replace(b":2.0", b": 2.00") + b'{"step": torn')
+    attempt_with(run, 2, range(2, 4))
+    assert not run.steps_are_joined()
+    run.join()
+    lines = run.steps.read_bytes().splitlines(keepends=True)
+    assert [line.count(b": 2.00") for line in lines] == [1, 1, 0, 0]
+    assert run.steps_are_joined()
+    for changed in (lines[:-1], [*lines, lines[-1]], [lines[1], lines[0], *lines[2:]], [*lines[:-1], lines[-1][:-1]]):
+        run.steps.write_bytes(b"".join(changed))
+        assert not run.steps_are_joined()
 
 
 def test_a_join_after_another_attempt_replaces_the_joined_files(run: RunDirectory) -> None:

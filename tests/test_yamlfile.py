@@ -60,6 +60,33 @@ def test_what_is_no_strict_mapping_is_refused_with_its_line(text: str, message: 
     assert str(caught.value).startswith(message)
 
 
+def bombed(first: str, later: str, levels: int = 30) -> str:
+    """Give lines of which each writes the one before it several times; `later` has its places for both names."""
+    return first + "".join(later.format(name=f"k{n}", before=f"k{n - 1}") for n in range(1, levels))
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (bombed("k0: &k0 [1, 1]\n", "{name}: &{name} [*{before}, *{before}]\n"), 16),
+        (bombed("k0: &k0 {x: 1}\n", "{name}: &{name} {{a: *{before}, b: *{before}}}\n"), 16),
+        (bombed("k0: &k0 {x: 1}\n", "{name}: &{name} {{<<: [*{before}, *{before}]}}\n"), 16),
+        ("a: &a [" + "1," * 400 + "]\nb:\n  [" + "*a, " * 400 + "]\n", 3),
+        ("a: 1\nb: [" + "1," * yamlfile.MAX_ENTRIES + "]\n", 2),
+    ],
+    ids=["lists", "mappings", "merge keys", "one level", "plain"],
+)
+def test_a_few_lines_that_write_out_to_many_entries_are_refused_at_once(text: str, line: int) -> None:
+    with pytest.raises(InputError) as caught:
+        yamlfile.parse(text, "f.yaml")
+    assert str(caught.value) == f"f.yaml:{line}: holds over 100,000 entries, with its aliases written out"
+
+
+def test_aliases_and_merge_keys_that_write_out_to_little_are_read() -> None:
+    text = bombed("k0: &k0 {x: 1}\n", "{name}: &{name} {{<<: *{before}, y: 2}}\n", levels=4)
+    assert yamlfile.parse(text, "f.yaml").data["k3"] == {"x": 1, "y": 2}
+
+
 @given(st.text(alphabet="ab:-? \n[]{},&*!|>'\"#%@0129.e\t", max_size=40))
 def test_no_text_does_anything_but_parse_or_be_refused(text: str) -> None:
     try:

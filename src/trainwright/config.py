@@ -113,6 +113,7 @@ class TrainSection(Section):
     compile: bool = False
     threads: int | None = Field(None, ge=1)
     init: str | None = None
+    sanity: bool = False
 
     @model_validator(mode="after")
     def _one_budget(self) -> Self:
@@ -156,6 +157,7 @@ class ValidateSection(Section):
 class EarlyStoppingSection(Section):
     patience: int = Field(ge=1)
     min_delta: float = Field(0.0, ge=0)
+    standard_errors: float = Field(2.0, ge=0)
     min_validations: int = Field(1, ge=1)
 
 
@@ -175,6 +177,7 @@ class ExplosionSection(Section):
 class GuardsSection(Section):
     divergence_ratio: float | None = Field(2.0, gt=1)
     first_validation_cap: float | None = Field(None, gt=0)
+    residency: Literal["abort", "off"] = "abort"
     explosion: ExplosionSection = ExplosionSection()
 
 

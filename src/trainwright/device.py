@@ -1,14 +1,16 @@
 """Device names: their grammar, and whether the device is there, decided without importing torch."""
 
+import os
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
 from trainwright.errors import DeviceUnavailableError, InputError
+from trainwright.nvml import Gpu, Nvml, NvmlError, driver
 
 GRAMMAR = "^(cpu|cuda(:[0-9]|:1[0-5])?|auto)$"
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 AUTO_NOTICE = "device auto: no CUDA device, using the CPU"
 
 
@@ -49,45 +51,71 @@ def resolve(spec: str) -> Device:
 
 def cuda_devices() -> tuple[int, str]:
     """Give how many CUDA devices this process can see, by NVML and CUDA_VISIBLE_DEVICES, and where that is from."""
-    import os
-
-    import pynvml
-
     try:
-        with _nvml():
-            count = int(pynvml.nvmlDeviceGetCount())
-    except pynvml.NVMLError as error:
-        return 0, f"NVML: {error}"
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is None:
-        return count, "NVML"
-    return visible_devices(count, visible), f"NVML and CUDA_VISIBLE_DEVICES={visible}"
+        with driver() as nvml:
+            count = nvml.count()
+    except NvmlError as error:
+        return 0, str(error)
+    visible = os.environ.get(VISIBLE)
+    return (count, "NVML") if visible is None else (visible_devices(count, visible), f"NVML and {VISIBLE}={visible}")
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """What the driver says of this machine: its version, the CUDA that it runs, the GPUs that this process can see.
+
+    `absent` says why there is none of it, and where there are no GPUs, how they were looked for.
+    """
+
+    driver: str | None
+    cuda: str | None
+    gpus: Sequence[Gpu]
+    source: str
+    absent: str | None
+
+
+def installed() -> Installed:
+    """Ask the driver of this machine, where there is one."""
+    visible = os.environ.get(VISIBLE)
+    source = "NVML" if visible is None else f"NVML and {VISIBLE}={visible}"
+    try:
+        with driver() as nvml:
+            gpus = visible_gpus(nvml, visible)
+            absent = None if gpus else f"{source} show no GPU"
+            return Installed(nvml.driver_version(), nvml.cuda_version(), gpus, source, absent)
+    except NvmlError as error:
+        return Installed(None, None, (), str(error), str(error))
+
+
+def visible_gpus(nvml: Nvml, visible: str | None) -> Sequence[Gpu]:
+    """Give the GPUs that a value of CUDA_VISIBLE_DEVICES leaves (None: all). Errors: NvmlError."""
+    gpus = nvml.gpus()
+    return gpus if visible is None else [_named(name, gpus, nvml) for name in _valid_names(len(gpus), visible)]
+
+
+def _named(name: str, gpus: Sequence[Gpu], nvml: Nvml) -> Gpu:
+    """Give the GPU of a name in CUDA_VISIBLE_DEVICES: a number, the beginning of a UUID, or a slice's UUID."""
+    if name.isdecimal():
+        return gpus[int(name)]
+    return next((gpu for gpu in gpus if gpu.uuid.startswith(name)), None) or nvml.gpu(name)
 
 
 def driver_version() -> tuple[str | None, str | None]:
     """Give the version of the driver as NVML has it, or None and why there is none."""
-    import pynvml
-
     try:
-        with _nvml():
-            return str(pynvml.nvmlSystemGetDriverVersion()), None
-    except pynvml.NVMLError as error:
-        return None, f"NVML: {error}"
-
-
-@contextmanager
-def _nvml() -> Iterator[None]:
-    import pynvml
-
-    pynvml.nvmlInit()
-    try:
-        yield
-    finally:
-        pynvml.nvmlShutdown()
+        with driver() as nvml:
+            return nvml.driver_version(), None
+    except NvmlError as error:
+        return None, str(error)
 
 
 def visible_devices(count: int, visible: str) -> int:
     """Give how many of `count` devices CUDA_VISIBLE_DEVICES leaves: as CUDA does, up to the first name that is none."""
+    return min(count, len(_valid_names(count, visible)))
+
+
+def _valid_names(count: int, visible: str) -> list[str]:
     names = [part.strip() for part in visible.split(",")]
-    valid = takewhile(lambda name: int(name) < count if name.isdecimal() else name.startswith(("GPU-", "MIG-")), names)
-    return min(count, len(list(valid)))
+    return [
+        *takewhile(lambda name: int(name) < count if name.isdecimal() else name.startswith(("GPU-", "MIG-")), names)
+    ]

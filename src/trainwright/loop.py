@@ -14,6 +14,7 @@ from typing import final
 import msgspec
 
 from trainwright import guards
+from trainwright.audits import Auditor, parameters_at_first
 from trainwright.budget import LoopSettings
 from trainwright.checkpoints.checkpoints import Checkpoints, superseded
 from trainwright.errors import DataExhaustedError, InputError, StoreError
@@ -51,7 +52,8 @@ class Ended:
 class Loop:
     """One attempt at a run. `restore` first if the trainable was loaded from a checkpoint, then `run` once.
 
-    `judge` is asked after each validation; a reason from it ends the run. `utilisation` gives the GPU's, in percent.
+    `judge` is asked after each validation and `halt` before each step, whether the run is where it should be; a reason
+    from either aborts it. `utilisation` gives the GPU's, in percent.
     """
 
     def __init__(
@@ -65,7 +67,8 @@ class Loop:
         stop: StopRequest | None = None,
         utilisation: Callable[[], float | None] = lambda: None,
         judge: Callable[[], str | None] = lambda: None,
-        stepper: Callable[[Trainable, LoopSettings, guards.ExplosionGuard], Stepper] = stepper_for,
+        halt: Callable[[], str | None] = lambda: None,
+        stepper: Callable[[Trainable, LoopSettings, guards.ExplosionGuard, Auditor], Stepper] = stepper_for,
     ) -> None:
         self._trainable = trainable
         self._settings = settings
@@ -75,11 +78,13 @@ class Loop:
         self._stop = stop or StopRequest()
         self._utilisation = utilisation
         self._judge = judge
+        self._halt = halt
         section = settings.explosion
         self._explosion = guards.ExplosionGuard(
             section.policy, ratio=section.ratio, window=section.window, max_skips=section.max_skips
         )
-        self._stepper = stepper(trainable, settings, self._explosion)
+        self._auditor = Auditor(trainable, settings)
+        self._stepper = stepper(trainable, settings, self._explosion, self._auditor)
         self._saved_at: int | None = None
         self._metric_names = frozenset(metric.name for metric in trainable.metrics)
         self._seconds = dict.fromkeys(PHASES, 0.0)
@@ -104,11 +109,14 @@ class Loop:
     def run(self) -> Ended:
         """Train until something ends it. Errors: StoreError; the newest checkpoint may then be older than the step."""
         self._began = self._phase_began = perf_counter()
+        self._begin_audits()
         if self.state.validated_at == self.state.step:  # a restored validation: what it led to may not be on record
             self._conclude_validation()
         while True:
             if self._stop.received is not None:
                 return self._stopped_by_signal(self._stop.received)
+            if (reason := self._halt()) is not None:
+                return self._halted(reason)
             reached = self._budget_reached()
             if self._validation_due(at_end=reached is not None):
                 self._validate()
@@ -122,6 +130,13 @@ class Loop:
             except DataExhaustedError as error:
                 self._save_once()
                 return self._end(self.state.ending or Ending(Outcome.DATA_EXHAUSTED.label, str(error)))
+
+    def _begin_audits(self) -> None:
+        """Fingerprint the weights that the run's first step begins from: a later attempt holds its own against them."""
+        state = self.state
+        if state.step == state.first_step:
+            state.fingerprints = parameters_at_first(self._trainable)
+        self._auditor.begin(state.fingerprints, state.batches)
 
     # -- what is due -------------------------------------------------------------------------------------------------
 
@@ -185,6 +200,9 @@ class Loop:
             extra={unit: taken.items, **{name: float(value) for name, value in taken.metrics.items()}},
         )
         self._recorder.step(row)
+        if done.seen.audit is not None:
+            self._recorder.audit(done.seen.audit)
+        state.batches = done.seen.batches
         state.note_step(taken.step, taken.items, done.loss, done.norm)
 
     def _leave_event(self, done: Done) -> None:
@@ -284,6 +302,10 @@ class Loop:
         self._recorder.event("signal", self.state.step, signal=name)
         outcome = Outcome.INTERRUPTED if number == signal.SIGINT else Outcome.TERMINATED
         return self._end(self.state.ending or Ending(outcome.label, f"stopped by {name} after step {self.state.step}"))
+
+    def _halted(self, reason: str) -> Ended:
+        self._recorder.event("guard", self.state.step, guard="residency", action="abort", reason=reason)
+        return self._end(Ending(Outcome.ABORTED.label, reason))
 
     def _end(self, ending: Ending) -> Ended:
         self._take_in(self._stepper.drain())

@@ -7,9 +7,12 @@ import msgspec
 
 from trainwright import guards
 from trainwright.budget import LoopSettings
+from trainwright.config import EarlyStoppingSection
 from trainwright.metrics import ValidationRow
 from trainwright.outcome import Outcome
 from trainwright.trainable import Direction, Validation
+
+UNSAID = EarlyStoppingSection(patience=1)  # its other numbers hold without a section in run.yaml
 
 
 class Ending(msgspec.Struct, frozen=True):
@@ -29,8 +32,21 @@ class Noted:
     grad_norm_max: float | None
 
 
+def _least_gain(validation: Validation, stopping: EarlyStoppingSection) -> float:
+    """Give what a validation must gain to count for patience: more than its noise."""
+    return max(stopping.min_delta, stopping.standard_errors * (validation.standard_error or 0.0))
+
+
+def _margin(stopping: EarlyStoppingSection) -> str:
+    return f"{stopping.min_delta:g} and {stopping.standard_errors:g} standard errors"
+
+
 class LoopState(msgspec.Struct):
-    """`loss_*` and `norm_max` run since the last validation; `norms` and `skips` are the explosion guard's."""
+    """`loss_*` and `norm_max` run since the last validation; `norms` and `skips` are the explosion guard's.
+
+    `fingerprints` are of the weights before the run's first step, `batches` is the digest of the last step's, both for
+    the audits.
+    """
 
     first_step: int = 0
     step: int = 0
@@ -48,6 +64,8 @@ class LoopState(msgspec.Struct):
     patience_reference: float | None = None
     norms: list[float] = []
     skips: int = 0
+    fingerprints: dict[str, str] = {}
+    batches: str | None = None
     ending: Ending | None = None
 
     def for_a_child(self) -> "LoopState":
@@ -71,10 +89,10 @@ class LoopState(msgspec.Struct):
 
     def note_validation(self, validation: Validation, direction: Direction, settings: LoopSettings) -> Noted:
         """Take a validation in: best, patience, and whether it ends the run."""
-        value, stopping = validation.value, settings.early_stopping
+        value, stopping = validation.value, settings.early_stopping or UNSAID
         self.ending = self._problem(value, direction, settings)
         is_best = guards.improves(value, self.best, direction=direction)
-        min_delta = stopping.min_delta if stopping else 0.0
+        min_delta = _least_gain(validation, stopping)
         if guards.improves(value, self.patience_reference, direction=direction, min_delta=min_delta):
             self.patience, self.patience_reference = 0, value
         else:
@@ -83,9 +101,9 @@ class LoopState(msgspec.Struct):
         self.validated_at = self.step
         self.previous = value if math.isfinite(value) else self.previous
         self.best = value if is_best else self.best
-        enough = stopping and self.patience >= stopping.patience and self.validations >= stopping.min_validations
-        if enough and self.ending is None:
-            why = f"early stop: no gain of more than {min_delta:g} in {self.patience} validations"
+        enough = self.patience >= stopping.patience and self.validations >= stopping.min_validations
+        if settings.early_stopping and enough and self.ending is None:
+            why = f"early stop: no gain beyond {_margin(stopping)} in {self.patience} validations"
             self.ending = Ending(Outcome.DONE.label, why)
         mean = self.loss_sum / self.loss_items if self.loss_items else None
         noted = Noted(validation, is_best, mean, self.norm_max)

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any, Final, TypeAlias, cast
 
 import msgspec
 
@@ -16,10 +16,12 @@ NONFINITE_SUFFIX = "_nonfinite"
 NONFINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 MEASURED_STEP_FIELDS = ("step", "train_loss", "grad_norm", "lr", "gpu_util_pct", "wall_ms")
 THROUGHPUT_FIELDS = ("tokens_per_sec", "samples_per_sec")
+BLOCK_BYTES: Final = 1 << 20  # some 6,000 rows: what is held of a long file at once; it stays in the cache
+Int64: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
 
 class StepMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """One row of steps.jsonl, as contract training-loop-pretrain-v1, version 1.5.0, requires it.
+    """One row of steps.jsonl, as contract training-loop-pretrain-v1, version 1.6.0, requires it.
 
     `train_loss` mean over the items of the step · `grad_norm` global L2 over all parameters before clipping · `lr`
     read back from the optimizer that took the step · `tokens_per_sec` (a trainable that counts samples has
@@ -28,7 +30,7 @@ class StepMetrics(msgspec.Struct, frozen=True, kw_only=True):
     Errors: InputError when `wall_ms` is negative or not finite, or no throughput is given.
     """
 
-    step: int
+    step: Int64
     train_loss: float
     grad_norm: float
     lr: float
@@ -205,6 +207,12 @@ class RowWriter:
         os.close(self._descriptor)
 
 
+class Stepped(msgspec.Struct, frozen=True):
+    """What is asked of a row to tell whether it counts."""
+
+    step: int
+
+
 @dataclass(frozen=True, slots=True)
 class WholeLines:
     """The whole lines of a file; `torn` tells that a last one without its newline was left out."""
@@ -221,6 +229,19 @@ def whole_lines(path: Path) -> WholeLines:
     return WholeLines(path, lines, torn=bool(rest))
 
 
+def line_blocks(path: Path, size_bytes: int = BLOCK_BYTES) -> Iterator[list[bytes]]:
+    """Give the lines of `whole_lines`, some `size_bytes` of them at a time."""
+    if not path.exists():
+        return
+    with path.open("rb") as file:
+        rest = b""
+        while block := file.read(size_bytes):
+            lines = (rest + block).split(b"\n")
+            rest = lines.pop()
+            if lines:
+                yield lines
+
+
 _ROW = msgspec.json.Decoder(dict[str, int | float | str | None])
 _VALIDATION = msgspec.json.Decoder(dict[str, int | float | str | bool | None])
 _EVENT = msgspec.json.Decoder(Event)
@@ -232,7 +253,7 @@ def read_steps(path: Path) -> list[StepMetrics]:
 
     Errors: DataError with file and line number for a broken line that is not the torn last one.
     """
-    return list(_read(path, _step_row))
+    return list(step_rows(path, whole_lines(path).lines))
 
 
 def read_validations(path: Path) -> list[ValidationRow]:
@@ -252,8 +273,17 @@ def read_checks(path: Path) -> list[dict[str, Any]]:
     return list(_read(path, lambda line: _without_siblings(_VALIDATION.decode(line))))
 
 
+def step_rows(path: Path, lines: Iterable[bytes], first: int = 1) -> Iterator[StepMetrics]:
+    """Read lines of steps.jsonl, of which the first has the number `first`. Errors: as `read_steps`."""
+    return _decoded(path, lines, _step_row, first)
+
+
 def _read(path: Path, decode: Any) -> Iterator[Any]:
-    for number, line in enumerate(whole_lines(path).lines, 1):
+    return _decoded(path, whole_lines(path).lines, decode)
+
+
+def _decoded(path: Path, lines: Iterable[bytes], decode: Any, first: int = 1) -> Iterator[Any]:
+    for number, line in enumerate(lines, first):
         try:
             yield decode(line)
         except (msgspec.MsgspecError, ValueError, KeyError, TypeError, InputError) as error:
@@ -269,14 +299,19 @@ def _step_row(line: bytes) -> StepMetrics:
     )
 
 
-def steps_as_columns(rows: Iterable[StepMetrics]) -> dict[str, list[Any]]:
-    """Give the rows as columns: required fields, throughput, then every extra; absent values are None."""
-    rows = list(rows)
-    throughput = [name for name in THROUGHPUT_FIELDS if any(getattr(row, name) is not msgspec.UNSET for row in rows)]
-    columns: dict[str, list[Any]] = {name: [getattr(row, name) for row in rows] for name in MEASURED_STEP_FIELDS}
-    columns["wall_ms"] = [row.wall_ms if row.wall_ms_measured else None for row in rows]
-    for name in throughput or THROUGHPUT_FIELDS[:1]:
-        columns[name] = [None if (v := getattr(row, name)) is msgspec.UNSET else v for row in rows]
-    for name in dict.fromkeys(name for row in rows for name in row.extra):
-        columns[name] = [row.extra.get(name) for row in rows]
-    return columns
+_STEP = msgspec.json.Decoder(Stepped)
+
+
+def lines_below(path: Path, step: int | None) -> Iterator[bytes]:
+    """Give the whole lines of a row file as they were written, in blocks: those of steps below `step`, or all.
+
+    Errors: DataError with file and line number for a line that tells no step, where a step is asked for.
+    """
+    first = 1
+    for lines in line_blocks(path):
+        kept = lines
+        if step is not None:
+            rows = _decoded(path, lines, _STEP.decode, first)
+            kept = [line for line, row in zip(lines, rows, strict=True) if row.step < step]
+        first += len(lines)
+        yield b"".join(line + b"\n" for line in kept)

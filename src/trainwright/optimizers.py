@@ -1,14 +1,18 @@
 """AdamW with decay on matrices only, and its state by parameter name."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, Final, Literal, cast
 
 import torch
 from torch import Tensor, nn
 
 from trainwright.errors import DamagedCheckpointError
 from trainwright.state import State, StateValue, require
+
+ADAMW_ENTRIES: Final = ("exp_avg", "exp_avg_sq", "step")
+TOLD_WITHIN: Final = 0.02  # an inferred rate that rounding may have moved by a larger share is not told
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +44,7 @@ def build_optimizer(parameters: Mapping[str, nn.Parameter], settings: OptimizerS
 
 
 def optimizer_state(optimizer: torch.optim.Optimizer, parameters: Mapping[str, nn.Parameter]) -> dict[str, StateValue]:
-    """Give every moment and counter as `<parameter>.<entry>`, and `groups` with each group's numbers."""
+    """Give every moment and counter as `<parameter>.<entry>`, and `groups` with each group's numbers and parameters."""
     names: dict[Tensor, str] = {parameter: name for name, parameter in parameters.items()}
     state: dict[str, StateValue] = {
         f"{names[parameter]}.{entry}": value
@@ -50,7 +54,10 @@ def optimizer_state(optimizer: torch.optim.Optimizer, parameters: Mapping[str, n
     state["groups"] = cast(
         "Any",
         [
-            {key: list(v) if isinstance(v, tuple) else v for key, v in group.items() if key != "params"}
+            {
+                **{key: list(v) if isinstance(v, tuple) else v for key, v in group.items() if key != "params"},
+                "parameters": [names[parameter] for parameter in group["params"]],
+            }
             for group in optimizer.param_groups
         ],
     )
@@ -93,3 +100,41 @@ def _copied(value: Tensor, parameter: nn.Parameter, name: str) -> Tensor:
             f"entry 'optimizer.{name}' has shape {list(value.shape)}, the parameter's is {list(parameter.shape)}"
         )
     return value.detach().to(parameter.device, copy=True)
+
+
+def applied_rate(
+    before: Tensor, after: Tensor, moments: Mapping[str, StateValue], group: Mapping[str, Any]
+) -> Tensor | None:
+    """Infer the learning rate that AdamW took from how a tensor moved: on its device, float64, shape (2,).
+
+    Loshchilov and Hutter 2019, Algorithm 2, lines 7 to 12: the step moves θ by -lr·u, where u = m̂ / (√v̂ + ε) + λ·θ;
+    the rate is then the least-squares one, -⟨Δ, u⟩ / ⟨u, u⟩. The second number is how far the rounding of the weights
+    to their own type can have moved the first: half a unit in the last place of each, and once more where λ is not 0,
+    all of them in one direction. Not a number where u is zero.
+    `moments` are the tensor's entries in the optimizer's state after the step, `group` its group there. None: these
+    are not the state of an AdamW (or of an Adam without decay).
+    """
+    entries = [moments.get(name) for name in ADAMW_ENTRIES]
+    if not _is_adamw(group) or not all(isinstance(entry, Tensor) for entry in entries):
+        return None
+    mean, square, step = (cast("Tensor", entry).double() for entry in entries)
+    beta1, beta2 = group["betas"]
+    decay, start, end = group["weight_decay"], before.double(), after.detach().double()
+    denominator = (square / (1 - beta2**step)).sqrt() + group["eps"]
+    direction: Tensor = mean / (1 - beta1**step) / denominator + decay * start
+    roundings: Tensor = torch.finfo(before.dtype).eps * torch.maximum(start.abs(), end.abs()) * (1.0 if decay else 0.5)
+    moved, error = ((start - end) * direction).sum(), (roundings * direction.abs()).sum()
+    return torch.stack((moved, error)) / direction.square().sum()
+
+
+def _is_adamw(group: Mapping[str, Any]) -> bool:
+    """Tell a group of torch.optim.AdamW, or of Adam, which is the same without decay, from those of other rules."""
+    if not {"lr", "betas", "eps", "weight_decay", "amsgrad"} <= group.keys() or group["amsgrad"]:
+        return False
+    return not group.get("maximize") and bool(group.get("decoupled_weight_decay") or not group["weight_decay"])
+
+
+def told_rate(inferred: Tensor, stated: float) -> float | None:
+    """Give the rate that `applied_rate` inferred; None where rounding may be above 2 % of it and of the stated one."""
+    rate, error = inferred.tolist()
+    return rate if math.isfinite(rate) and error <= TOLD_WITHIN * max(abs(rate), abs(stated)) else None

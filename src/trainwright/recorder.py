@@ -43,9 +43,12 @@ class Recorder:
         self._writers = (self._steps, self._validations, self._events, self._audits)
         sync_directory(attempt.directory)
         self._watcher = watcher
+        self.first_row_at: str | None = None
 
     def step(self, row: StepMetrics) -> None:
         self._steps.write(row.encode())
+        if self.first_row_at is None:
+            self.first_row_at = self.event("first_step", row.step)
         self._watcher.on_step(row)
 
     def validation(self, row: ValidationRow) -> None:
@@ -55,10 +58,12 @@ class Recorder:
     def audit(self, row: Audit) -> None:
         self._audits.write(row.encode())
 
-    def event(self, kind: str, step: int | None = None, **detail: Any) -> None:
+    def event(self, kind: str, step: int | None = None, **detail: Any) -> str:
+        """Put something that happened on record; give the time that it was given."""
         event = Event(time=now(), kind=kind, step=step, attempt=self.attempt, detail=detail)
         self._events.write(event.encode())
         self._watcher.on_event(event)
+        return event.time
 
     def sync(self) -> None:
         """Make every row so far durable: done before a checkpoint's manifest names their step."""

@@ -14,6 +14,7 @@ from trainwright.contract.judge import Verdict
 from trainwright.loop import Ended
 from trainwright.origins import Origin, Weights
 from trainwright.outcome import Outcome
+from trainwright.peaks import peak_flops
 from trainwright.rundir import Result, RunDirectory, Start, now
 from trainwright.sensors import Utilisation
 from trainwright.trainable import Trainable
@@ -35,6 +36,7 @@ def environment_record(
         "model_type": trainable.model_type,
         "architecture": dict(trainable.architecture),
         "parameters": trainable.parameter_count,
+        **_compute(trainable),
         "hashes": dict(trainable.data_hashes),
         "config_sha256": config.sha256(),
         "baselines": dict(trainable.baselines),
@@ -48,9 +50,17 @@ def environment_record(
     }
 
 
+def _compute(trainable: Trainable) -> dict[str, float | bool | None]:
+    """Give what an item costs and what the device can do at most, and whether each is known."""
+    cost, peak = trainable.flops_per_item, peak_flops(environment.device_name(trainable.device))
+    known = {"flops_known": cost is not None, "peak_known": peak is not None}
+    return {"flops_per_item": cost, "peak_flops": peak, **known}
+
+
 def absent_sensors(trainable: Trainable) -> dict[str, str | None]:
     """Give sensor → why it is not there; None for one that is."""
-    return {"gpu_util_pct": Utilisation(trainable.device).absent}
+    absent = Utilisation(trainable.device).absent
+    return {"gpu_util_pct": absent, "devices": absent}
 
 
 def start_record(

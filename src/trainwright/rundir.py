@@ -22,6 +22,7 @@ from trainwright.metrics import (
     Event,
     StepMetrics,
     ValidationRow,
+    lines_below,
     read_audits,
     read_events,
     read_steps,
@@ -33,6 +34,7 @@ from trainwright.outcome import Outcome
 LOCK_TRIES, LOCK_SECONDS = 20, 0.01
 ATTEMPT_EVENTS = frozenset(
     {"started", "resumed", "not_exact", "checkpoint_rejected", "signal", "finished", "torn_row", "sensor_lost"}
+    | {"first_step"}
 )
 ROW_EVENTS = frozenset({"skipped_step", "wrapped_data", "guard"})  # their step is a row's, not a count of updates
 
@@ -101,6 +103,10 @@ class Attempt:
     @property
     def devices(self) -> Path:
         return self.directory / "devices.csv"
+
+    @property
+    def row_files(self) -> tuple[Path, ...]:
+        return self.steps, self.validations, self.events, self.audits, self.devices
 
     def start(self) -> Start:
         start: Start = read_json(self.start_file, Start)
@@ -234,6 +240,30 @@ class RunDirectory:
             row for attempt, later in self._attempts() for row in read_steps(attempt.steps) if later.keeps_row(row.step)
         ] or read_steps(self.steps)
 
+    def step_table(self) -> Any:
+        """Give the rows of `read_steps` as a pyarrow.Table, as `columns.read_step_table` does of one file."""
+        from trainwright.columns import joined, read_step_table  # not before it is asked for: pyarrow is slow to load
+
+        whole = joined([read_step_table(one.steps, below=later.limit) for one, later in self._attempts()])
+        return whole if whole.num_rows else read_step_table(self.steps)
+
+    def step_lines(self) -> Iterator[bytes]:
+        """Give the rows of `read_steps` as they were written, in blocks of whole lines."""
+        found = False
+        for one, later in self._attempts():
+            for block in lines_below(one.steps, later.limit):
+                found = found or bool(block)
+                yield block
+        if not found:
+            yield from lines_below(self.steps, None)
+
+    def steps_are_joined(self) -> bool:
+        """Tell whether steps.jsonl holds, byte for byte, the rows that count."""
+        if not self.steps.is_file():
+            return not any(self.step_lines())
+        with self.steps.open("rb") as file:
+            return all(file.read(len(block)) == block for block in self.step_lines()) and not file.read(1)
+
     def read_validations(self) -> list[ValidationRow]:
         return [
             row
@@ -268,13 +298,17 @@ class RunDirectory:
 
     def torn_files(self) -> list[Path]:
         """Give the row files whose last line was cut by a crash."""
-        of_attempts = [file for one in self.attempts() for file in (one.steps, one.validations, one.events, one.audits)]
+        of_attempts = [
+            file
+            for one in self.attempts()
+            for file in (one.steps, one.validations, one.events, one.audits, one.devices)
+        ]
         files = of_attempts or [self.steps, self.validations, self.events]
         return [file for file in files if whole_lines(file).torn]
 
     def join(self) -> None:
         """Write the rows that count into the run's own files; the attempts' files stay."""
-        write_atomically(self.steps, b"".join(row.encode() for row in self.read_steps()))
+        write_atomically(self.steps, b"".join(self.step_lines()))
         write_atomically(self.validations, b"".join(row.encode() for row in self.read_validations()))
         write_atomically(self.events, b"".join(event.encode() for event in self.read_events()))
 

@@ -2,7 +2,7 @@
 
 import math
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,9 +39,13 @@ from trainwright.origins import Origin, Rejected, Weights
 from trainwright.outcome import Outcome
 from trainwright.recorder import Recorder, Silent, Watcher
 from trainwright.records import environment_record, result_record, start_record
+from trainwright.residency import watched
 from trainwright.rundir import RunDirectory, create_run, read_json, storing, write_json
+from trainwright.sanity import overfit_once
+from trainwright.seals import seals_in
 from trainwright.sensors import Utilisation
-from trainwright.signals import stop_on_signals
+from trainwright.signals import StopRequest, stop_on_signals
+from trainwright.signing import check_signing_key
 from trainwright.trainable import Trainable
 
 
@@ -159,7 +163,7 @@ def check_unfinished(run: RunDirectory) -> None:
     """Errors: InputError for a run that has ended for good; it is sealed first where its seal is missing."""
     result = run.read_result()
     if result and not Outcome.of(result.outcome).resumable:
-        if not run.evidence_sha256.exists():  # killed between its last record and its seal
+        if not seals_in(run.path):  # killed between its last record and its seal
             seal(run)
         raise InputError(
             f"{run.id}: has ended ({result.outcome}: {result.why}) and stays as it is; to go on from its last "
@@ -169,6 +173,7 @@ def check_unfinished(run: RunDirectory) -> None:
 
 @contextmanager
 def _prepared(config: RunConfig, device_name: str) -> Iterator[Prepared]:
+    check_signing_key()
     device = torch.device(resolve(device_name).name)
     if device.type == "cuda" and not torch.cuda.is_available():
         raise DeviceUnavailableError(
@@ -226,7 +231,8 @@ def _attempt(run: RunDirectory, prepared: Prepared, beginning: Beginning, watche
     stamp = _stamp(run, attempt.number, prepared)
     watcher.on_plan(prepared.settings.schedule.total_steps)
     with stop_on_signals() as stop:
-        with closing(recorder):
+        guarded = prepared.config.guards.residency == "abort"
+        with closing(recorder), watched(trainable.device, attempt, recorder, guarded=guarded) as halt:
             loop = Loop(
                 trainable,
                 prepared.settings,
@@ -236,11 +242,12 @@ def _attempt(run: RunDirectory, prepared: Prepared, beginning: Beginning, watche
                 stop=stop,
                 utilisation=_utilisation(trainable, recorder),
                 judge=lambda: _judge_so_far(run, contract, watcher),
+                halt=halt,
             )
             _begin(loop, recorder, run, beginning, stamp)
             for path in torn:
                 recorder.event("torn_row", file=path.relative_to(run.path).as_posix())
-            ended = _run(loop, recorder)
+            ended = _run(loop, recorder, lambda: _sanity(run, prepared, loop, recorder, stop))
         return _finish(run, prepared, ended)
 
 
@@ -285,9 +292,17 @@ def _begin(loop: Loop, recorder: Recorder, run: RunDirectory, beginning: Beginni
         recorder.event("not_exact", step, changed=changed)
 
 
-def _run(loop: Loop, recorder: Recorder) -> Ended:
+def _sanity(run: RunDirectory, prepared: Prepared, loop: Loop, recorder: Recorder, stop: StopRequest) -> None:
+    """Before step 0, where `train.sanity` asks for it, see whether the trainable can overfit one batch."""
+    if prepared.config.train.sanity and loop.state.step == 0:
+        trainable, settings = prepared.trainable, prepared.settings
+        overfit_once(run, trainable, settings, recorder=recorder, stopped=lambda: stop.received is not None)
+
+
+def _run(loop: Loop, recorder: Recorder, before: Callable[[], None]) -> Ended:
     """Run the loop; errors that are outcomes end it, any other is put on record and told in one line."""
     try:
+        before()
         return loop.run()
     except StoreError as error:
         return loop.broken(Outcome.STORE_FAILED, str(error))

@@ -3,19 +3,20 @@
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from time import perf_counter
 from typing import Any, Protocol, final
 
 import torch
 from torch import Tensor
 
 from trainwright import guards
+from trainwright.audits import NOTHING, UNWATCHED, Auditor, Seen, Unwatched, Watch
 from trainwright.budget import LoopSettings
 from trainwright.clocks import Clock, CudaClock, HostClock
 from trainwright.guards import ExplosionGuard
 from trainwright.trainable import Trainable
 
 STEPS_IN_FLIGHT = 8  # how many steps may be launched before a row is read
+TAKEN_ALL_THE_SAME: tuple[guards.Action | None, ...] = (None, "warn")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +40,16 @@ class Done:
     wall_ms: float
     problem: str | None
     action: guards.Action | None
+    seen: Seen = NOTHING
 
     @property
     def ends_run(self) -> bool:
         return self.problem is not None or self.action == "abort"
+
+
+def _took(problem: str | None, action: guards.Action | None) -> bool:
+    """Tell whether the optimizer takes a step of which this is known."""
+    return problem is None and action in TAKEN_ALL_THE_SAME
 
 
 class Stepper(Protocol):
@@ -61,9 +68,12 @@ class Stepper(Protocol):
         """Wait for every step in flight. After one that ends the run nothing is given."""
 
 
-def stepper_for(trainable: Trainable, settings: LoopSettings, explosion: ExplosionGuard) -> Stepper:
+def stepper_for(
+    trainable: Trainable, settings: LoopSettings, explosion: ExplosionGuard, auditor: Auditor | Unwatched = UNWATCHED
+) -> Stepper:
+    """Give the stepper for the trainable's device."""
     kind = DeviceStepper if trainable.device.type == "cuda" and trainable.masks_steps else HostStepper
-    return kind(trainable, settings, explosion)
+    return kind(trainable, settings, explosion, auditor)
 
 
 def micro_batches(trainable: Trainable, accumulate: int) -> int:
@@ -72,21 +82,28 @@ def micro_batches(trainable: Trainable, accumulate: int) -> int:
     return accumulate if left is None else min(accumulate, left)
 
 
-def gradients(trainable: Trainable, count: int) -> tuple[Tensor, int]:
+def gradients(trainable: Trainable, count: int, watch: Watch | None = None) -> tuple[Tensor, int]:
     """Make the gradient of the mean loss over every item of the step; give that mean, 0-d, and the items."""
     if count == 1:
-        batch = trainable.next_batch()
+        batch = _drawn(trainable, watch)
         loss, items = trainable.compute_loss(trainable.forward(batch), batch)
         trainable.backward(loss)
         return loss.detach(), items
-    return _accumulated(trainable, count)
+    return _accumulated(trainable, count, watch)
 
 
-def _accumulated(trainable: Trainable, count: int) -> tuple[Tensor, int]:
+def _drawn(trainable: Trainable, watch: Watch | None) -> Any:
+    batch = trainable.next_batch()
+    if watch is not None:
+        watch.see(batch)
+    return batch
+
+
+def _accumulated(trainable: Trainable, count: int, watch: Watch | None) -> tuple[Tensor, int]:
     """Weight each micro-batch by its items, so that unequal ones give the gradient of the one big batch."""
     total, items, first = torch.zeros((), device=trainable.device), 0, 1
     for index in range(count):
-        batch = trainable.next_batch()
+        batch = _drawn(trainable, watch)
         loss, weight = trainable.compute_loss(trainable.forward(batch), batch)
         first = weight if index == 0 else first
         trainable.backward(loss * (weight / first))
@@ -102,30 +119,46 @@ class HostStepper:
 
     in_flight = items_in_flight = 0
 
-    def __init__(self, trainable: Trainable, settings: LoopSettings, explosion: ExplosionGuard) -> None:
+    def __init__(
+        self,
+        trainable: Trainable,
+        settings: LoopSettings,
+        explosion: ExplosionGuard,
+        auditor: Auditor | Unwatched = UNWATCHED,
+    ) -> None:
         self._trainable = trainable
         self._settings = settings
         self._explosion = explosion
+        self._auditor = auditor
+        self._clock: Clock = HostClock()
 
     def take(self, step: int) -> Sequence[Done]:
         trainable, settings, explosion = self._trainable, self._settings, self._explosion
+        watch = self._auditor.watch(step, self._clock)
         epoch = trainable.epoch
-        began = perf_counter()
+        began = self._clock.mark()
         trainable.learning_rate = settings.schedule.at(step)
-        loss_tensor, items = gradients(trainable, micro_batches(trainable, settings.accumulate))
+        loss_tensor, items = gradients(trainable, micro_batches(trainable, settings.accumulate), watch)
+        if watch is not None:
+            watch.before_update()
         norm_tensor = trainable.clip_gradients(settings.clip_norm)
         loss, norm = loss_tensor.item(), norm_tensor.item()
         problem = guards.not_finite(step, loss, norm)
         action = None if problem else explosion.act(norm, explosion.threshold)
-        if action == "skip":
-            trainable.step += 1
-        elif not problem and action != "abort":
+        took = _took(problem, action)
+        if took:
             trainable.optimizer_step()
+        elif action == "skip":
+            trainable.step += 1
         learning_rate = trainable.learning_rate
         trainable.zero_grad()
-        wall_ms = (perf_counter() - began) * 1000
+        wall_ms = self._clock.milliseconds(began, self._clock.mark())
+        if watch is not None:
+            wall_ms -= watch.paused_ms()
+            watch.after_update()
         taken = Taken(step, epoch, items, learning_rate, trainable.collect_metrics())
-        return (Done(taken, loss, norm, wall_ms, problem, action),)
+        seen = self._auditor.conclude(watch, taken=took)
+        return (Done(taken, loss, norm, wall_ms, problem, action, seen),)
 
     def drain(self) -> Sequence[Done]:
         return ()
@@ -136,6 +169,7 @@ class _Launched:
     """A step whose loss and gradient norm are on their way from the device."""
 
     taken: Taken
+    watch: Watch | None
     numbers: Tensor
     threshold: float | None
     began: Any
@@ -150,10 +184,17 @@ class DeviceStepper:
     weights are then those before it. An explosion is skipped by the threshold that the host knew at its launch.
     """
 
-    def __init__(self, trainable: Trainable, settings: LoopSettings, explosion: ExplosionGuard) -> None:
+    def __init__(
+        self,
+        trainable: Trainable,
+        settings: LoopSettings,
+        explosion: ExplosionGuard,
+        auditor: Auditor | Unwatched = UNWATCHED,
+    ) -> None:
         self._trainable = trainable
         self._settings = settings
         self._explosion = explosion
+        self._auditor = auditor
         self._clock: Clock = CudaClock() if trainable.device.type == "cuda" else HostClock()
         self._masked = torch.zeros((), device=trainable.device)
         self._launched: deque[_Launched] = deque()
@@ -178,19 +219,24 @@ class DeviceStepper:
 
     def _launch(self, step: int) -> None:
         trainable, settings = self._trainable, self._settings
+        watch = self._auditor.watch(step, self._clock)
         epoch = trainable.epoch
         began = self._clock.mark()
         trainable.learning_rate = settings.schedule.at(step)
-        loss, items = gradients(trainable, micro_batches(trainable, settings.accumulate))
+        loss, items = gradients(trainable, micro_batches(trainable, settings.accumulate), watch)
+        if watch is not None:
+            watch.before_update()
         norm = trainable.clip_gradients(settings.clip_norm)
         threshold = self._explosion.threshold
         trainable.optimizer_step(self._mask(loss, norm, threshold))
         learning_rate = trainable.learning_rate
         trainable.zero_grad()
+        if watch is not None:
+            watch.after_update()
         numbers = self._clock.fetch(torch.stack((loss.double(), norm.double())))
         ended = self._clock.mark()
         taken = Taken(step, epoch, items, learning_rate, trainable.collect_metrics())
-        self._launched.append(_Launched(taken, numbers, threshold, began, ended))
+        self._launched.append(_Launched(taken, watch, numbers, threshold, began, ended))
         self.items_in_flight += items
 
     def _mask(self, loss: Tensor, norm: Tensor, threshold: float | None) -> Tensor:
@@ -206,10 +252,13 @@ class DeviceStepper:
         launched = self._launched.popleft()
         self.items_in_flight -= launched.taken.items
         wall_ms = self._clock.milliseconds(launched.began, launched.ended)
+        if launched.watch is not None:
+            wall_ms -= launched.watch.paused_ms()
         loss, norm = launched.numbers.tolist()
         problem = guards.not_finite(launched.taken.step, loss, norm)
         action = None if problem else self._explosion.act(norm, launched.threshold)
-        done = Done(launched.taken, loss, norm, wall_ms, problem, action)
+        seen = self._auditor.conclude(launched.watch, taken=_took(problem, action))
+        done = Done(launched.taken, loss, norm, wall_ms, problem, action, seen)
         if done.ends_run:
             self._launched.clear()
             self.items_in_flight = 0

@@ -88,6 +88,10 @@ class TorchTrainable(nn.Module):
         return sum(parameter.numel() for parameter in self.parameters())
 
     @property
+    def flops_per_item(self) -> float | None:
+        return None
+
+    @property
     def metrics(self) -> Sequence[Metric]:
         return ()
 

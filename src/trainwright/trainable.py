@@ -80,6 +80,10 @@ class Trainable(Protocol):
     @property
     def parameter_count(self) -> int: ...
     @property
+    def flops_per_item(self) -> float | None:
+        """Give the fewest floating-point operations that training takes for each item; None where unknown."""
+
+    @property
     def baselines(self) -> Mapping[str, float]:
         """Give reference values computed from the data (`unigram_entropy`, `uniform_entropy`); recorded once."""
 
@@ -109,6 +113,13 @@ class Trainable(Protocol):
         """Take the step and whatever follows it. `skip`: 0-d float on the device; at 1.0 nothing changes but `step`."""
 
     def zero_grad(self) -> None: ...
+    def named_parameters(self) -> Iterable[tuple[str, Tensor]]:
+        """Give every tensor that may be trained, by name: nn.Module's own. An audit reads weights and gradients there.
+
+        It is how a step is looked at from outside: what a trainable says of its rate, norm or weights is held against
+        the tensors themselves. A name is the one that the optimizer's entries in `save_checkpoint` have.
+        """
+
     def collect_metrics(self) -> Mapping[str, float]: ...
     def save_checkpoint(self) -> State: ...
     def load_checkpoint(self, state: State) -> None:

@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar, get_args
+from typing import Any, Final, TypeAlias, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -14,6 +14,7 @@ from trainwright.errors import InputError
 
 KeyPath: TypeAlias = tuple[str | int, ...]
 ModelT = TypeVar("ModelT", bound=BaseModel)
+MAX_ENTRIES: Final = 100_000  # keys, values and items of a file, with each alias written out
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # libyaml's where it is there
@@ -82,6 +83,8 @@ def parse(text: str, name: str) -> Document:
         loader = _Loader(text)
         node = loader.get_single_node()
         lines: dict[KeyPath, int] = {}
+        if node:
+            _count(node, {}, name)
         _note_lines(node, (), lines, name)
         data = loader.construct_document(node) if node else None
     except yaml.MarkedYAMLError as error:
@@ -94,6 +97,19 @@ def parse(text: str, name: str) -> Document:
     if not isinstance(data, dict):
         raise InputError(f"{name}:1: expected a mapping of keys to values, found {_kind(data)}")
     return Document(name, data, lines)
+
+
+def _count(node: yaml.Node, counts: dict[yaml.Node, int], name: str) -> int:
+    """Give the entries of a tree with each alias written out, before any is: a few lines of aliases can be billions."""
+    if node not in counts:
+        inner = node.value if isinstance(node, yaml.CollectionNode) else ()
+        parts = [part for item in inner for part in (item if isinstance(item, tuple) else (item,))]
+        count = 1 + sum(_count(part, counts, name) for part in parts)
+        if count > MAX_ENTRIES:
+            line = node.start_mark.line + 1
+            raise InputError(f"{name}:{line}: holds over {MAX_ENTRIES:,} entries, with its aliases written out")
+        counts[node] = count
+    return counts[node]
 
 
 def _note_lines(node: yaml.Node | None, path: KeyPath, lines: dict[KeyPath, int], name: str) -> None:

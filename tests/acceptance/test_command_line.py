@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import random
 import re
 import shutil
 from collections.abc import Sequence
@@ -63,8 +64,9 @@ def document(text: str) -> Any:
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Give a folder with a prepared data set (`shards`, of characters) and a trained language model's run (`runs`)."""
     folder = tmp_path_factory.mktemp("corpus")
-    text = "".join(f"def f{i % 97}(x):\n    return x + {i % 13}\n\n" for i in range(900))
-    (folder / "text.txt").write_text(text)
+    draw = random.Random(1)
+    words = ("".join(draw.choice("dfgklmn") + draw.choice("aeiou") for _ in range(3)) for _ in range(5000))
+    (folder / "text.txt").write_text("def f(x): " + " ".join(words))
     prepare = ["data", "prepare", "--input", "text.txt", "--tokenizer", "characters", "--split", "tail"]
     told = document(ok(folder, *prepare, "--out", "shards", "--json"))
     assert told["tokens"]["train"] > told["tokens"]["validation"] > 0
@@ -344,7 +346,10 @@ def test_export_writes_a_folder_for_other_tools_and_prints_it(corpus: Path, lm: 
 ALONE = [
     "train",
     "resume",
+    "check",
+    "verify-resume",
     "determinism",
+    "probe",
     "gates",
     "report",
     "config",
@@ -364,8 +369,12 @@ COMMANDS: Sequence[Sequence[str]] = [
     ["data", "prepare"],
     ["runs", "ls"],
     ["runs", "show"],
+    ["contract", "diff"],
     ["contract", "validate"],
+    ["contract", "status"],
     ["evidence", "verify"],
+    ["evidence", "keygen"],
+    ["evidence", "attach"],
 ]
 
 
@@ -378,7 +387,7 @@ def test_every_command_has_a_help_page(words: Sequence[str], tmp_path: Path) -> 
 
 def test_the_help_page_names_every_command(tmp_path: Path) -> None:
     text = ok(tmp_path, "--help")
-    assert sorted(re.findall(r"^\W* ([a-z]+)  ", text, re.MULTILINE)) == sorted(ALONE)
+    assert sorted(re.findall(r"^\W* ([a-z][a-z-]*)  ", text, re.MULTILINE)) == sorted(ALONE)
 
 
 @pytest.mark.parametrize(
@@ -389,6 +398,8 @@ def test_the_help_page_names_every_command(tmp_path: Path) -> None:
         ["plan", "none.yaml"],
         ["resume", "none"],
         ["gates", "none"],
+        ["gates", "--steps", "none.jsonl", "--contract", CONTRACT],
+        ["contract", "diff", CONTRACT, "none"],
         ["report", "none"],
         ["sample", "none"],
         ["export", "none", "--out", "out"],

@@ -31,7 +31,7 @@ def shakespeare(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_every_example_has_a_page_and_a_configuration_that_loads() -> None:
     folders = sorted(path for path in EXAMPLES.iterdir() if path.is_dir())
-    assert [folder.name for folder in folders] == ["python-lm", "tinyshakespeare"]
+    assert [folder.name for folder in folders] == ["gpu-evidence", "python-lm", "tinyshakespeare"]
     for folder in folders:
         assert (folder / "README.md").exists()
         RunConfig.load(folder / "run.yaml")

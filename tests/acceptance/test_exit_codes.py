@@ -155,7 +155,7 @@ def test_2_a_wrong_line_of_run_yaml_is_named(line: str, message: str, folder: Fo
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["train", "run.yaml", "contract=training-loop-v9"], f"shipped: {CONTRACT}"),
+        (["train", "run.yaml", "contract=training-loop-v9"], CONTRACT),
         (["train", "no.yaml"], "no.yaml: cannot be read: No such file or directory"),
         (["train", "run.yaml", "train.steps"], "argument 'train.steps': expected key=value"),
         (["train", "run.yaml", "train.steps=-1"], "argument 'train.steps=-1': train.steps: found -1"),

@@ -1,4 +1,4 @@
-"""`trainwright contract validate`: what it prints and how it exits."""
+"""`trainwright contract validate`, `contract diff` and `contract status`: what they print and how they exit."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,8 @@ from typer.testing import CliRunner, Result
 
 from tests.contract.facts_tables import contract_data
 from trainwright.cli.contract import app
-from trainwright.contract.load import shipped_contracts
+from trainwright.contract.load import load_contract, shipped_contracts
+from trainwright.errors import InputError
 
 STATUS = "statuses are computed, never typed; take it out"
 LONG = "claim of 121 characters; keep to 120, for tables"
@@ -64,3 +65,81 @@ def test_a_file_is_told_by_the_name_that_was_given() -> None:
     result = run("no-such")
     assert result.stdout.startswith("no-such:1: error: is no file and no shipped contract; shipped: ")
     assert result.exit_code == 2
+
+
+# -- diff ------------------------------------------------------------------------------------------------------------
+
+
+def diff(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["diff", *arguments])
+
+
+def next_version(folder: Path, version: str, **gate: Any) -> str:
+    data = contract_data(**gate)
+    change = {"version": version, "changes": ["next"]}
+    path = folder / f"{version}.yaml"
+    path.write_text(yaml.safe_dump({**data, "version": version, "changelog": [change, *data["changelog"]]}))
+    return str(path)
+
+
+@pytest.mark.parametrize(("version", "told", "code"), [("1.1.0", "not enough", 3), ("2.0.0", "enough", 0)])
+def test_differences_are_printed_with_what_they_need_and_decide_the_exit(
+    tmp_path: Path, version: str, told: str, code: int
+) -> None:
+    result = diff(written(tmp_path), next_version(tmp_path, version, holds="worst < 400", claim="quick"))
+    assert result.exit_code == code
+    assert result.stdout.splitlines() == [
+        "patch: gate GATE-TEST-001: claim changed",
+        "major: gate GATE-TEST-001: rule tightened: worst < 500 → worst < 400",
+        f"needs: major; versions 1.0.0 → {version}: {told}",
+    ]
+
+
+def test_a_contract_differs_from_itself_in_nothing() -> None:
+    name = shipped_contracts()[0]
+    result = diff(name, name)
+    assert result.exit_code == 0
+    assert result.stdout.startswith("needs: none; versions ")
+    assert result.stdout.endswith(": enough\n")
+
+
+def test_differences_are_one_json_document(tmp_path: Path) -> None:
+    result = diff(written(tmp_path), next_version(tmp_path, "1.0.1", judged="validation"), "--json")
+    document = json.loads(result.stdout)
+    [difference] = document.pop("differences")
+    assert result.exit_code == 3
+    assert document == {"needs": "minor", "old": "1.0.0", "new": "1.0.1", "enough": False}
+    assert difference == {
+        "needs": "minor",
+        "about": "gate GATE-TEST-001",
+        "text": "judged changed: run_end → validation",
+        "at": ["gates", 0, "judged"],
+    }
+
+
+def test_a_file_is_validated_against_an_older_one(tmp_path: Path) -> None:
+    result = run(next_version(tmp_path, "1.1.0", holds="worst < 400"), "--against", written(tmp_path))
+    assert result.exit_code == 2
+    error, last = result.stdout.splitlines()
+    assert error.endswith(
+        ": GATE-TEST-001: error: gate GATE-TEST-001: rule tightened: worst < 500 → worst < 400: needs a major version, "
+        "and version 1.0.0 → 1.1.0 is none"
+    )
+    assert last == "1 errors, 0 warnings"
+
+
+def test_the_status_of_every_shipped_gate_is_told_with_a_tally() -> None:
+    result = CliRunner().invoke(app, ["status"])
+    assert result.exit_code == 0
+    gates = [gate.id for name in shipped_contracts() for gate in load_contract(name).gates]
+    assert all(gate in result.stdout for gate in gates)
+    assert result.stdout.splitlines()[-1].startswith(f"{len(gates)} gates: ")
+    assert result.stdout.endswith(" % with live evidence\n")
+
+
+def test_the_status_of_what_is_no_contract_is_wrong_input(tmp_path: Path) -> None:
+    path = written(tmp_path, rows="nowhere")
+    result = CliRunner().invoke(app, ["status", path])
+    assert isinstance(result.exception, InputError)
+    assert str(result.exception).startswith(f"{path}:")
+    assert result.stdout == ""

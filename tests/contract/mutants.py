@@ -1,7 +1,7 @@
 """Gates with one number or sign changed: fixtures that are worth something notice each."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from trainwright.contract import schema
 
@@ -12,6 +12,12 @@ UNCHANGED_IN_MEANING = {
     "GATE-TRAIN-004: rows: 0 -> -1",  # with the first among the later ones, the best is below it just as often
     "GATE-TRAIN-005: first_cap: 1e300 -> 1e301",  # stands for: no cap was given
 }
+
+
+def unchanged_in(gates: Iterable[schema.Gate]) -> set[str]:
+    """Give the changes of `UNCHANGED_IN_MEANING` that are of these gates."""
+    ids = {gate.id for gate in gates}
+    return {change for change in UNCHANGED_IN_MEANING if change.partition(":")[0] in ids}
 
 
 def mutants(gate: schema.Gate) -> Iterator[tuple[str, schema.Gate]]:

@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
+from trainwright.columns import table_of_rows
+from trainwright.contract.audit_facts import audits_table
 from trainwright.contract.facts import load_facts, steps_table
 from trainwright.contract.judge import Verdict, decides_exit, judge
 from trainwright.contract.load import load_contract
 from trainwright.contract.readings import Facts
-from trainwright.metrics import Event, StepMetrics, ValidationRow
+from trainwright.metrics import Audit, Event, StepMetrics, ValidationRow
 from trainwright.rundir import Attempt, RunDirectory, Start, create_run, now, write_json
 
 CONFIG = """
@@ -19,9 +21,10 @@ seed: 7
 device: cpu
 model: {type: lm, layers: 2}
 train: {mode: from_scratch, steps: 4, learning_rate: 0.001}
-schedule: {kind: cosine, warmup_steps: 1000}
+schedule: {kind: cosine, warmup_steps: 1000, minimum_ratio: 0.1}
 """
 PRETRAIN = load_contract("training-loop-pretrain-v1")
+PAIRS = {gate.id for gate in PRETRAIN.gates if gate.entry.kind == "pair"}
 UNIFORM = math.log(4096)
 ENVIRONMENT = {
     "device": "cpu",
@@ -34,14 +37,34 @@ ENVIRONMENT = {
     "first_validation_cap": 2 * UNIFORM,
     "explicit": {"learning_rate": True, "warmup_steps": False, "target": True, "first_validation_cap": False},
     "items_per_epoch": 300,
+    "steps_per_epoch": 3,
+    "flops_known": True,
+    "peak_known": False,
     "absent": {"gpu_util_pct": "device cpu has no GPU utilisation"},
 }
 
 
 def step_row(step: int, **changes: Any) -> StepMetrics:
-    fields = {"train_loss": 8.0 - step / 10, "grad_norm": 1.0, "lr": 1e-3, "gpu_util_pct": None, "wall_ms": 10.0}
+    rate = 1e-3 * (step + 1) / 1000
+    fields = {"train_loss": 8.0 - step / 10, "grad_norm": 1.0, "lr": rate, "gpu_util_pct": None, "wall_ms": 10.0}
     values: dict[str, Any] = {"step": step, **fields, "tokens_per_sec": 10_000.0, "extra": {"tokens": 100}, **changes}
     return StepMetrics(**values)
+
+
+def audit_row(step: int) -> Audit:
+    row = step_row(step)
+    return Audit(
+        step=step,
+        lr_scheduled=row.lr,
+        lr_groups=[row.lr],
+        lr_applied=[row.lr],
+        grad_norm=row.grad_norm,
+        tensors=9,
+        tensors_changed=9,
+        batch_repeated=False,
+        batch_rows=4,
+        held_out_rows=0,
+    )
 
 
 def validation_row(step: int, value: float, **changes: Any) -> ValidationRow:
@@ -77,6 +100,7 @@ def run(tmp_path: Path) -> RunDirectory:
     write_json(run.environment, ENVIRONMENT)
     attempt = begin(run, step=0)
     attempt.steps.write_bytes(b"".join(step_row(step).encode() for step in range(4)))
+    attempt.audits.write_bytes(audit_row(3).encode())
     rows = [validation_row(0, 8.4), validation_row(4, 6.4)]
     attempt.validations.write_bytes(b"".join(row.encode() for row in rows))
     events: list[tuple[str, int, dict[str, Any]]] = [
@@ -123,7 +147,10 @@ def test_a_sound_run_holds_its_contract(run: RunDirectory) -> None:
     found = verdicts(load_facts(run))
     assert {gate: v.reason for gate, v in found.items() if decides_exit(v)} == {}
     others = {gate: v.result for gate, v in found.items() if v.result != "pass"}
-    assert others == {"GATE-TRAIN-006": "no_evidence", "GATE-GPUTRAIN-004": "not_applicable"}
+    assert {gate for gate, result in others.items() if result == "no_evidence"} == PAIRS
+    assert {gate for gate, result in others.items() if result == "not_applicable"} == {
+        *("GATE-TRAIN-CONSTANT", "GATE-TRAIN-FLOPS", "GATE-TRAIN-UNIGRAM", "GATE-TRAIN-SANITY", "GATE-GPUTRAIN-004"),
+    }
 
 
 def test_the_tables_hold_what_the_files_say(run: RunDirectory) -> None:
@@ -224,6 +251,7 @@ def test_rows_without_wall_ms_are_judged_and_do_not_hold_the_newer_contract(run:
 def test_a_resumed_run_is_judged_on_the_rows_that_count(run: RunDirectory) -> None:
     second = begin(run, step=3)
     second.steps.write_bytes(step_row(3).encode())
+    second.audits.write_bytes(audit_row(3).encode())
     second.validations.write_bytes(validation_row(4, 6.4).encode())
     second.events.write_bytes(event_line(2, "wrapped_data", 3) + event_line(2, "finished", 4))
     facts = load_facts(run)
@@ -278,6 +306,16 @@ def test_a_run_that_goes_on_from_a_parent_begins_at_the_parents_place_in_the_dat
     assert (environment["first_step"], environment["epoch_offset_tokens"]) == (10, offset)
 
 
+def test_an_audit_is_held_against_the_last_row_of_its_step_and_none_where_there_is_none() -> None:
+    steps = table_of_rows([step_row(0, lr=0.125), step_row(1, lr=0.5), step_row(1, lr=0.25, grad_norm=math.nan)])
+    rates: dict[str, Any] = {"lr_scheduled": 0.1, "lr_groups": [0.1], "lr_applied": [None], "grad_norm": 1.0}
+    audits = [Audit(step=step, tensors=1, tensors_changed=1, **rates) for step in (7, 1, 0)]
+    table = audits_table(audits, steps)
+    assert table["logged_lr"].to_pylist() == [None, 0.25, 0.125]
+    assert repr(table["logged_grad_norm"].to_pylist()) == "[None, nan, 1.0]"
+    assert audits_table(audits, table_of_rows([]))["logged_lr"].to_pylist() == [None] * 3
+
+
 def test_a_run_without_target_or_mode_makes_no_claim_about_them(run: RunDirectory) -> None:
     run.config.write_text(CONFIG.replace("mode: from_scratch, ", ""))
     unset = {**ENVIRONMENT, "target": None, "first_validation_cap": None}
@@ -296,5 +334,6 @@ def test_a_run_that_has_recorded_nothing_has_no_evidence(tmp_path: Path) -> None
     write_json(run.environment, ENVIRONMENT)
     results = {v.gate: v.result for v in judge(PRETRAIN, load_facts(run))}
     assert results.pop("GATE-TRAIN-009") == "pass"
-    assert results.pop("GATE-GPUTRAIN-004") == "not_applicable"
+    for gate in ("GATE-GPUTRAIN-004", "GATE-TRAIN-FLOPS", "GATE-TRAIN-SANITY"):
+        assert results.pop(gate) == "not_applicable"
     assert set(results.values()) == {"no_evidence"}

@@ -21,7 +21,7 @@ def refusal(**gate: Any) -> str:
 
 def test_a_shipped_contract_is_found_by_its_name() -> None:
     contract = load_contract(PRETRAIN)
-    assert (contract.id, contract.version) == (PRETRAIN, "1.5.0")
+    assert (contract.id, contract.version) == (PRETRAIN, "1.6.0")
     assert PRETRAIN in shipped_contracts()
 
 
@@ -35,10 +35,14 @@ def test_the_pretrain_contract_requires_seven_fields_of_which_wall_ms_came_last(
 def test_the_pretrain_contract_has_the_gates_of_its_claims() -> None:
     gates = {gate.id: gate.entry for gate in load_contract(PRETRAIN).gates}
     numbered = [f"GATE-TRAIN-{number:03d}" for number in range(1, 11)]
-    assert [*gates] == [*numbered, "GATE-TRAIN-EXHAUST", "GATE-TRAIN-THROUGHPUT", "GATE-GPUTRAIN-004"]
+    named = ("EXHAUST", "THROUGHPUT", "LR", "SCHEDULE", "NORM", "MOVED", "BATCHES", "OVERLAP", "LEAK", "CONSTANT")
+    more = ("PERPLEXITY", "FLOPS", "INITIAL", "UNIGRAM", "SANITY", "NOISE")
+    pairs = [f"GATE-TRAIN-{name}" for name in ("RESUME", "ACCUMULATE", "DRIFT")]
+    assert [*gates] == [*numbered, *(f"GATE-TRAIN-{n}" for n in (*named, *more)), "GATE-GPUTRAIN-004", *pairs]
     assert [name for name, gate in gates.items() if gate.ship_blocking] == ["GATE-TRAIN-005", "GATE-TRAIN-010"]
-    assert [name for name, gate in gates.items() if gate.on_fail == "abort"] == ["GATE-TRAIN-005", "GATE-TRAIN-007"]
-    assert [name for name, gate in gates.items() if gate.kind != "run"] == ["GATE-TRAIN-006"]
+    aborting = ["GATE-TRAIN-005", "GATE-TRAIN-007", "GATE-TRAIN-SANITY"]
+    assert [name for name, gate in gates.items() if gate.on_fail == "abort"] == aborting
+    assert [name for name, gate in gates.items() if gate.kind != "run"] == ["GATE-TRAIN-006", *pairs]
 
 
 def test_a_contract_is_found_by_its_path_and_keeps_its_text(tmp_path: Path) -> None:

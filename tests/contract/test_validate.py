@@ -55,7 +55,8 @@ def test_a_weakened_rule_of_any_shipped_gate_is_an_error(name: str) -> None:
             alone = {**data, "gates": [mutant.model_dump(exclude_unset=True)]}
             if not texts(problems_of(alone)):
                 unnoticed.add(f"{gate.id}: {change}")
-    assert unnoticed == UNCHANGED_IN_MEANING
+    own = {gate.id for gate in entry.gates}
+    assert unnoticed == {change for change in UNCHANGED_IN_MEANING if change.partition(":")[0] in own}
 
 
 def test_each_shipped_gate_is_weakened_by_a_flip_by_its_numbers_and_by_an_empty_window() -> None:

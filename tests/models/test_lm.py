@@ -9,6 +9,8 @@ import torch
 from pydantic import ValidationError
 from safetensors.torch import save
 from torch.nn import functional as F  # noqa: N812  torch's own convention
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from trainwright import rng
@@ -55,6 +57,20 @@ def train(trainable: LM, steps: int) -> list[float]:
         trainable.optimizer_step()
         losses.append(loss.item())
     return losses
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_the_operations_of_a_token_are_those_that_torch_counts_less_what_the_causal_mask_hides(
+    folder: Path, tied: bool
+) -> None:
+    trainable = build(folder, TINY.model_copy(update={"kv_heads": 4, "tied": tied}))
+    batch = trainable.next_batch()
+    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
+        loss, tokens = trainable.compute_loss(trainable.forward(batch), batch)
+        trainable.backward(loss)
+    shape = trainable.decoder.shape
+    hidden = 6 * shape.layers * shape.width * shape.context
+    assert counter.get_total_flops() == tokens * (trainable.flops_per_item + hidden)
 
 
 def serialized(state: State) -> bytes:

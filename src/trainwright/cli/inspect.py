@@ -1,6 +1,8 @@
 """Commands that read: `gates`, `report`, `config`, `runs ls`, `runs show`, `version`."""
 
-from typing import Annotated
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -8,31 +10,63 @@ from trainwright.cli.options import RUNS_DIR, Json, Overrides, Run, RunConfigFil
 from trainwright.cli.output import console, print_json, tell_torn
 from trainwright.errors import InputError
 
+if TYPE_CHECKING:
+    from trainwright.contract.judge import Verdict
+
 runs_app = typer.Typer(help="List and show runs.", no_args_is_help=True)
 
 
 def gates(
-    run: Run,
+    run: Annotated[str | None, typer.Argument(metavar="RUN", help="run id, path of a run directory, or latest")] = None,
     contract: Annotated[str | None, typer.Option(help="judge by this contract (shipped name or file) instead")] = None,
+    steps: Annotated[
+        str | None, typer.Option(metavar="FILE", help="a log in place of RUN: .jsonl, trainer_state.json, metrics.csv")
+    ] = None,
+    mapping: Annotated[
+        list[str] | None,
+        typer.Option("--map", metavar="OURS=THEIRS", help="what the log calls a column, train_loss=loss"),
+    ] = None,
     runs_dir: RunsDir = RUNS_DIR,
     json: Json = False,
 ) -> None:
-    """Judge a run again, from its files alone. Exit code 0 when every gate holds, else 3."""
+    """Judge a run again from its files alone, or a log of any tool. Exit code 0 when every gate holds, else 3."""
     from trainwright.cli import verdicts
     from trainwright.contract.judge import decides_exit
-    from trainwright.contract.run import judge_run
-    from trainwright.rundir import RunDirectory
 
-    found = RunDirectory.find(run, runs_dir)
-    tell_torn(found)
-    judged = judge_run(found, contract)
-    if not judged:
-        raise InputError(f"{found.id}: was trained under no contract; name one to judge it by, with --contract")
+    if run is not None and steps is None and not mapping:
+        judged = _judged_run(run, contract, runs_dir)
+    elif run is None and steps is not None:
+        judged = _judged_log(steps, contract, mapping or [])
+    else:
+        raise InputError("expected either RUN, or --steps FILE with as many --map as its columns need")
     if json:
         print_json(judged)
     else:
         console().print(verdicts.table(judged))
+        if steps is not None:
+            decided = sum(verdict.result != "no_evidence" for verdict in judged)
+            print(f"{decided} of {len(judged)} gates could be decided from this log")
     raise typer.Exit(3 if any(map(decides_exit, judged)) else 0)
+
+
+def _judged_run(run: str, contract: str | None, runs_dir: Path) -> "Sequence[Verdict]":
+    from trainwright.contract.outside import verdicts_of_run
+    from trainwright.rundir import RunDirectory
+
+    found = RunDirectory.find(run, runs_dir)
+    tell_torn(found)
+    judged = verdicts_of_run(found, contract)
+    if not judged:
+        raise InputError(f"{found.id}: was trained under no contract; name one to judge it by, with --contract")
+    return judged
+
+
+def _judged_log(steps: str, contract: str | None, mapping: list[str]) -> "Sequence[Verdict]":
+    from trainwright.contract.outside import verdicts_of_log
+
+    if contract is None:
+        raise InputError(f"{steps}: a log names no contract; name one to judge it by, with --contract")
+    return verdicts_of_log(steps, contract, mapping)
 
 
 def report(run: Run, runs_dir: RunsDir = RUNS_DIR) -> None:
@@ -92,16 +126,25 @@ def version(json: Json = False) -> None:
 
     import torch
 
-    from trainwright.device import cuda_devices
+    from trainwright.device import installed
 
-    count, source = cuda_devices()
+    found, build = installed(), torch.version.cuda
     document = {
         "trainwright": __version__,
         "python": platform.python_version(),
         "torch": str(torch.__version__),
-        "cuda_build": torch.version.cuda,
+        "cuda_build": build,
+        "cuda_runtime": found.cuda,
+        "driver": found.driver,
         "cuda_available": torch.cuda.is_available(),
-        "cuda_devices": count,
-        "cuda_devices_source": source,
+        "cuda_devices": len(found.gpus),
+        "cuda_devices_source": found.source,
+        "devices": found.gpus,
+        "absent": {
+            "cuda_build": None if build else f"torch {torch.__version__} is a build without CUDA",
+            "cuda_runtime": None if found.cuda else found.absent,
+            "driver": None if found.driver else found.absent,
+            "devices": None if found.gpus else found.absent,
+        },
     }
     print_json(document)

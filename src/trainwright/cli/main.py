@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import typer
 
-from trainwright.cli import contract, data, evidence, inspect, models, train
+from trainwright.cli import checks, contract, data, evidence, inspect, models, probe, train
 from trainwright.errors import TrainwrightError
 
 app = typer.Typer(
@@ -21,8 +21,10 @@ app.add_typer(data.app, name="data")
 app.add_typer(evidence.app, name="evidence")
 app.add_typer(inspect.runs_app, name="runs")
 COMMANDS: tuple[Callable[..., None], ...] = (
-    *(train.train, train.resume, train.determinism),
+    *(train.train, train.resume),
+    *(checks.check, checks.verify_resume, checks.determinism),
     *(inspect.gates, inspect.report, inspect.config, inspect.version),
+    probe.probe,
     *(models.init, models.plan, models.sample, models.export),
 )
 for command in COMMANDS:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trainwright.cli.options import RUNS_DIR, Device, Json, Overrides, Run, RunConfigFile, RunsDir
-from trainwright.cli.output import console, print_json
+from trainwright.cli.output import print_json
 
 if TYPE_CHECKING:
     from trainwright.cli.progress import Progress
@@ -24,11 +24,11 @@ def train(
     """Train a run, judge it from its files, print the verdicts. Exit code 0 only when every gate holds."""
     from trainwright.config import RunConfig
 
-    changes = _changes(overrides, {"device": device, "train.init": init})
-    _resolve(RunConfig.load(file, changes).device)
+    changes = changes_of(overrides, {"device": device, "train.init": init})
+    resolved(RunConfig.load(file, changes).device)
     from trainwright import app
 
-    with _watching(json=json) as watcher:
+    with watching(json=json) as watcher:
         result = app.train(file, changes, runs_dir=runs_dir, watcher=watcher)
     _finish(result, json=json)
 
@@ -45,53 +45,30 @@ def resume(
     from trainwright.rundir import RunDirectory
 
     found = RunDirectory.find(run, runs_dir)
-    _resolve(device if device is not None else RunConfig.load(found.config, overrides or []).device)
+    resolved(device if device is not None else RunConfig.load(found.config, overrides or []).device)
     from trainwright import app
 
-    with _watching(json=json) as watcher:
+    with watching(json=json) as watcher:
         result = app.resume(found.path, overrides or [], device=device, runs_dir=runs_dir, watcher=watcher)
     _finish(result, json=json)
 
 
-def determinism(
-    file: RunConfigFile,
-    overrides: Overrides = None,
-    device: Device = None,
-    runs_dir: RunsDir = RUNS_DIR,
-    json: Json = False,
-) -> None:
-    """Make three runs of 100 steps, two of one seed and one of another, and judge the gates over pairs of runs."""
-    from trainwright.config import RunConfig
-
-    config = RunConfig.load(file, _changes(overrides, {"device": device}))
-    _resolve(config.device)
-    from trainwright import pairs
-    from trainwright.cli import verdicts
-
-    with _watching(json=json) as watcher:
-        found = pairs.determinism(config, runs_dir=runs_dir, watcher=watcher)
-    if json:
-        print_json({"directories": [str(run.path) for run in found.runs], "verdicts": found.verdicts})
-    else:
-        console().print(verdicts.table(found.verdicts))
-    raise typer.Exit(0 if all(verdict.holds for verdict in found.verdicts) else 3)
-
-
-def _changes(overrides: list[str] | None, options: dict[str, str | None]) -> list[str]:
+def changes_of(overrides: list[str] | None, options: dict[str, str | None]) -> list[str]:
     """Give the arguments and the options that were given as `key=value`, options last: they win."""
     return [*(overrides or []), *(f"{key}={value!r}" for key, value in options.items() if value is not None)]
 
 
-def _resolve(spec: str) -> None:
-    """Decide on the device before torch is imported: an explicit request that fails does so at once."""
+def resolved(spec: str) -> str:
+    """Decide on the device before torch is imported: an explicit request that fails does so at once. Give its name."""
     from trainwright import device
 
-    notice = device.resolve(spec).notice
-    if notice:
-        print(notice, file=sys.stderr)
+    found = device.resolve(spec)
+    if found.notice:
+        print(found.notice, file=sys.stderr)
+    return found.name
 
 
-def _watching(*, json: bool) -> "Progress":
+def watching(*, json: bool) -> "Progress":
     from trainwright.cli.progress import Progress
 
     return Progress(quiet=json)

@@ -107,7 +107,8 @@ def _verdict(gate: Gate, result: Result, reason: str, **details: Any) -> Verdict
 
 
 def _undecided(gate: Gate) -> Verdict:
-    by = {"pair": "trainwright determinism FILE", "probe": "a command that probes the machine"}
+    pair = "trainwright determinism FILE, trainwright verify-resume FILE or trainwright check FILE"
+    by = {"pair": pair, "probe": "trainwright probe"}
     decided = by.get(gate.entry.kind, "trainwright gates RUN")
     return _verdict(gate, "no_evidence", f"not decided here: kind {gate.entry.kind}, decided by: {decided}")
 

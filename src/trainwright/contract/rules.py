@@ -17,10 +17,13 @@ TABLES: Final[Mapping[str, frozenset[str]]] = {
     "validations": frozenset(
         {"ordinal", "step", "epoch", "metric", "value", "n", "standard_error", "best", "is_best", "patience"}
         | {"train_loss_mean", "tokens_seen", "grad_norm_max", "optimizer_state_sha256", "wall_seconds", "checkpoint"}
-        | {"previous", "best_before", "has_manifest"}
+        | {"previous", "best_before", "has_manifest", "steps_since", "train_loss_min", "patience_reference"}
     ),
-    "events": frozenset({"time", "kind", "step", "attempt", "outcome"}),
-    "devices": OPEN,
+    "events": frozenset({"time", "kind", "step", "attempt", "outcome", "first_loss", "last_loss"}),
+    "devices": frozenset(
+        {"time", "uuid", "index", "pid", "process", "used_mib", "utilisation_pct", "power_w", "temperature_c"}
+        | {"attempt", "own", "seconds"}
+    ),
     "environment": OPEN,
     "config": OPEN,
     "checkpoints": OPEN,

@@ -1,6 +1,7 @@
 """The YAML of a contract, as it stands in the file: shapes and words only; `load` checks what the words mean."""
 
 import datetime as dt
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Literal, Self, TypeAlias, TypeVar
@@ -17,11 +18,15 @@ from pydantic import (
     model_validator,
 )
 
+from trainwright.files import sha256_of_bytes
+
 ItemT = TypeVar("ItemT")
 Cell: TypeAlias = StrictBool | StrictInt | StrictFloat | StrictStr | None
 Condition: TypeAlias = StrictBool | StrictInt | StrictFloat | StrictStr
 Word: TypeAlias = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
 Text: TypeAlias = Annotated[str, Field(min_length=1, max_length=1000)]
+GateId: TypeAlias = Annotated[str, Field(pattern=r"^GATE-[A-Z]+-[A-Z0-9]+$")]
+Sha256: TypeAlias = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Kind: TypeAlias = Literal["run", "pair", "probe"]
 OnFail: TypeAlias = Literal["fail", "abort", "warn"]
 Judged: TypeAlias = Literal["run_end", "validation"]
@@ -95,7 +100,7 @@ class Fixtures(Entry):
 class Gate(Entry):
     """One claim. `rows` is `<table>` or `<table> where <condition>`, `holds` one comparison of figures and numbers."""
 
-    id: str = Field(pattern=r"^GATE-[A-Z]+-[A-Z0-9]+$")
+    id: GateId
     claim: Text
     kind: Kind = "run"
     applies: dict[Word, Condition] = Field(default_factory=dict)
@@ -111,6 +116,28 @@ class Gate(Entry):
     fixtures: Fixtures
 
 
+class EvidenceEntry(Entry):
+    """Sealed evidence of a run that a gate passes by, in a folder beside the contract's file.
+
+    `date` is the day on which the run ended, `device` the one that it names. `sha256` is one hash over the folder's
+    files, `gate_sha256` that of the gate when the evidence was attached.
+    """
+
+    gate: GateId
+    run: str = Field(pattern=r"^[a-z0-9][a-z0-9_-]*$")
+    date: dt.date
+    device: Text
+    folder: str = Field(pattern=r"^evidence/GATE-[A-Z]+-[A-Z0-9]+/[a-z0-9][a-z0-9_-]*$")
+    sha256: Sha256
+    gate_sha256: Sha256
+
+
+def gate_sha256(gate: Gate) -> str:
+    """One hash over all that a gate says, its fixtures included; keys that say what holds anyway count for nothing."""
+    values = gate.model_dump(exclude_defaults=True)
+    return sha256_of_bytes(json.dumps(values, sort_keys=True, separators=(",", ":")).encode())
+
+
 class ContractShape(Entry):
     """The keys of a contract file, each well-formed by itself."""
 
@@ -121,6 +148,7 @@ class ContractShape(Entry):
     changelog: Some[Change]
     metrics: tuple[Metric, ...]
     gates: Some[Gate]
+    evidence: tuple[EvidenceEntry, ...] = ()
 
 
 class ContractFile(ContractShape):

@@ -5,14 +5,17 @@ A contract with errors cannot be relied on: it is refused, or a gate of it canno
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from trainwright import yamlfile
 from trainwright.contract import schema
+from trainwright.contract.diff import problems_against, read_entry, shipped_before
 from trainwright.contract.expressions import connect
 from trainwright.contract.gatechecks import Severity, problems_of_gate
+from trainwright.contract.links import evidence_problems, file_of
 from trainwright.contract.load import read_contract
 from trainwright.errors import InputError
 from trainwright.yamlfile import Document, KeyPath
@@ -20,6 +23,7 @@ from trainwright.yamlfile import Document, KeyPath
 PLACED: Final = re.compile(r"(?:(\d+):)? ?(.*)", re.DOTALL)
 IN_GATE: Final = re.compile(r"(?:unknown key '|key ')?gates\.(\d+)\b")
 NAMES: Final = {"gate": ("gates", "id"), "metric": ("metrics", "name")}  # what stands once, and where
+TYPED: Final = "statuses are computed, never typed; take it out"
 GATE_ID: Final = re.compile(r"GATE-[A-Z]+-[A-Z0-9]+")
 
 
@@ -33,13 +37,20 @@ class Problem:
     text: str
 
 
-def validate(name_or_path: str | Path) -> list[Problem]:
-    """Give every problem of a shipped contract or a file, by line; one that cannot be read is its line 1."""
+def validate(name_or_path: str | Path, against: str | Path | None = None) -> list[Problem]:
+    """Give every problem of a shipped contract or a file, by line; one that cannot be read is its line 1.
+
+    A change that is too large for the version is one: since `against`, or since the shipped contract of the same id.
+    Errors: InputError when `against` cannot be read.
+    """
     try:
         text, name = read_contract(name_or_path)
     except InputError as error:
         return [Problem("error", *_placed(str(error), str(name_or_path)))]
-    return validate_text(text, name)
+    older = None if against is None else read_entry(against)
+    problems = [*validate_text(text, name), *_too_large_changes(text, name, older)]
+    problems += _evidence_links(text, name, file_of(name_or_path).parent)
+    return sorted(problems, key=lambda problem: problem.line)
 
 
 def validate_text(text: str, name: str) -> list[Problem]:
@@ -55,6 +66,18 @@ def validate_text(text: str, name: str) -> list[Problem]:
             for severity, key, what in problems_of_gate(connection, gate, metrics):
                 problems.append(_at(document, severity, ("gates", index, *_keys(key)), what))
     return sorted([*problems, *_stale_names(document)], key=lambda problem: problem.line)
+
+
+def _too_large_changes(text: str, name: str, older: schema.ContractFile | None) -> Iterator[Problem]:
+    """Tell what the version does not allow to change; of a file that cannot be read, enough was told."""
+    try:
+        document = yamlfile.parse(text, name)
+        entry = yamlfile.validate(schema.ContractFile, document)
+    except InputError:
+        return
+    before = older or shipped_before(entry)
+    for path, what in problems_against(before, entry) if before else ():
+        yield _at(document, "error", path, what)
 
 
 def _placed(message: str, name: str, document: Document | None = None) -> tuple[int, str | None, str]:
@@ -92,13 +115,16 @@ def _gate_id(document: Document, index: Any) -> str | None:
 
 
 def _typed_statuses(document: Document) -> Iterator[Problem]:
+    if "status" in document.data:
+        yield _at(document, "error", ("status",), TYPED)
     for index, gate in enumerate(_entries(document, "gates")):
         if "status" in gate:
-            yield _at(document, "error", ("gates", index, "status"), "statuses are computed, never typed; take it out")
+            yield _at(document, "error", ("gates", index, "status"), TYPED)
 
 
 def _untyped(document: Document) -> Document:
     """Give the document without typed statuses, of which a clearer message was given."""
+    document = replace(document, data={key: value for key, value in document.data.items() if key != "status"})
     gates = document.data.get("gates")
     if not isinstance(gates, list):
         return document
@@ -144,3 +170,11 @@ def _stale_names(document: Document) -> Iterator[Problem]:
             if "remove" not in str(change):
                 path = ("changelog", 0, "changes", index)
                 yield _at(document, "warning", path, f"changelog names {name}, which is no gate of this contract")
+
+
+def _evidence_links(text: str, name: str, folder: Path) -> Iterator[Problem]:
+    """Tell evidence that is not what the contract links to; of a file that cannot be read, enough was told."""
+    with suppress(InputError):
+        document = yamlfile.parse(text, name)
+        for severity, path, what in evidence_problems(document.data, folder):
+            yield _at(document, severity, path, what)

@@ -156,6 +156,18 @@ class LM(TorchTrainable):
         return {"type": self.model_type, **asdict(self.decoder.shape), "rms_eps": RMS_EPS, "rope_theta": ROPE_THETA}
 
     @property
+    def flops_per_item(self) -> float:
+        """Give the fewest operations of a token: 6 a weight that multiplies it, and attention to the tokens before.
+
+        Kaplan et al. 2020, section 2.1, and Chowdhery et al. 2022 (PaLM), appendix B; of the latter's 12 · layers ·
+        width · context for attention, the half that a causal mask leaves. The look-up of an embedding is no operation.
+        """
+        shape, embedding = self.decoder.shape, self.decoder.embed_tokens.weight
+        matrices = sum(weight.numel() for weight in self.decoder.parameters() if weight.dim() == 2)
+        multiplying = matrices if shape.tied else matrices - embedding.numel()
+        return 6.0 * multiplying + 6.0 * shape.layers * shape.width * shape.context
+
+    @property
     def validation_metric(self) -> Metric:
         return Metric("val_loss", "nats", "min")
 

@@ -1,0 +1,145 @@
+"""`make gpu-evidence`, at toy size on the CPU; and that nothing here claims what no GPU has shown."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance import harness
+from trainwright import yamlfile
+from trainwright.config import RunConfig
+from trainwright.contract.links import file_of
+from trainwright.contract.load import load_contract
+from trainwright.evidence import verify
+from trainwright.models.lm import PRESETS
+from trainwright.seals import EVIDENCE
+from trainwright.statuses import STATUSES, statuses_of
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+CONTRACT = "gpu-training-backend-v1"
+CONTRACTS = (CONTRACT, "training-loop-pretrain-v1")
+NEED_A_GPU = ("GATE-GPUTRAIN-003", "GATE-GPUTRAIN-004")
+TOY = "model.preset=0.8m model.layers=2 model.context=32 model.vocabulary_size=512 train.precision=fp32"
+SHORT = "train.compile=false train.batch_size=2 train.threads=1 validate.every=50 train.steps=50"
+
+
+def statuses(file: Path) -> dict[str, str]:
+    return {one.gate: one.status for one in statuses_of(file)}
+
+
+# -- the command -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory, child_environment: dict[str, str]) -> tuple[Path, str]:
+    """Make it once, in a copy of the contract whose step budget applies to the CPU; give the folder and the output."""
+    folder = tmp_path_factory.mktemp("evidence")
+    text = file_of(CONTRACT).read_text(encoding="utf-8")
+    bound = "applies: {device: cuda, min_parameters: 366_000_000}"
+    assert text.count(bound) == 1
+    (folder / "shipped.yaml").write_text(text, encoding="utf-8")
+    text = text.replace(bound, "applies: {device: cpu}").replace("device: cuda, parameters", "device: cpu, parameters")
+    (folder / "copy.yaml").write_text(text, encoding="utf-8")
+    variables = {
+        "BIN": str(Path(sys.executable).parent),
+        "GPU_DEVICE": "cpu",
+        "GPU_CONTRACT": str(folder / "copy.yaml"),
+        "GPU_DATA": str(folder / "data"),
+        "GPU_PREPARE": f"--input {ROOT / 'src'} --vocab-size 512",
+        "GPU_RUNS": str(folder / "runs"),
+        "GPU_TRAIN": f"{TOY} {SHORT}",
+    }
+    words = [f"{name}={value}" for name, value in variables.items()]
+    command = ["make", "-C", str(ROOT), "-o", ".venv/installed", "gpu-evidence", *words]
+    done = subprocess.run(command, env=child_environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder, done.stdout
+
+
+def test_one_command_trains_probes_and_attaches_what_the_device_shows(made: tuple[Path, str]) -> None:
+    folder, out = made
+    assert statuses(folder / "copy.yaml") == {
+        "GATE-GPUTRAIN-001": "active_with_live_evidence",
+        "GATE-GPUTRAIN-002": "active_with_live_evidence",
+        "GATE-GPUTRAIN-003": "partial_algorithm_level",
+        "GATE-GPUTRAIN-004": "active_with_live_evidence",
+        "GATE-GPUTRAIN-005": "active_with_live_evidence",
+        "GATE-GPUTRAIN-006": "active_with_live_evidence",
+        "GATE-GPUTRAIN-UTIL": "partial_algorithm_level",
+    }
+    assert {device_of(folder / entry.folder) for entry in load_contract(folder / "copy.yaml").entry.evidence} == {"cpu"}
+    assert "GATE-GPUTRAIN-003" in out
+    assert verify(harness.only_run(folder / "runs").path) == []
+
+
+def test_a_run_on_the_cpu_is_evidence_for_no_gate_of_a_gpu(made: tuple[Path, str]) -> None:
+    folder, _ = made
+    run, shipped = harness.only_run(folder / "runs"), folder / "shipped.yaml"
+    done = harness.command(folder, "evidence", "attach", run.path, "--to", shipped)
+    assert done.code == 3, done.out
+    assert {statuses(shipped)[gate] for gate in NEED_A_GPU} == {"partial_algorithm_level"}
+    assert not (run.path / "attempts" / "1" / "devices.csv").exists()
+
+
+def test_what_is_trained_is_the_370m_preset_as_the_step_budget_asks_for_it() -> None:
+    config = RunConfig.load(ROOT / "examples" / "gpu-evidence" / "run.yaml")
+    values = config.to_dict()
+    assert values["model"]["preset"] == "370m"
+    assert values["model"]["vocabulary_size"] == PRESETS["370m"].vocabulary_size
+    assert (values["train"]["batch_size"], values["model"]["context"], values["train"]["steps"]) == (16, 512, 100)
+    assert (values["train"]["precision"], values["train"]["compile"], values["device"]) == ("bf16", True, "cuda")
+    assert values["train"]["init"] is None, "random weights"
+    assert config.contract == CONTRACT
+
+
+# -- no other claim --------------------------------------------------------------------------------------------------
+
+
+def shown_on_a_gpu(gate: str) -> bool:
+    """Tell whether a shipped contract holds evidence of the gate whose sealed record names a CUDA device."""
+    return any(
+        entry.gate == gate and device_of(file_of(name).parent / entry.folder) == "cuda"
+        for name in CONTRACTS
+        for entry in load_contract(name).entry.evidence
+    )
+
+
+def device_of(folder: Path) -> str:
+    """Give the kind of device that a sealed statement names."""
+    device: str = json.loads((folder / EVIDENCE).read_bytes())["predicate"]["environment"]["device"]
+    return device
+
+
+@pytest.mark.parametrize("gate", NEED_A_GPU)
+@pytest.mark.parametrize("name", CONTRACTS)
+def test_without_evidence_that_names_a_gpu_the_status_is_that_of_fixtures_alone(gate: str, name: str) -> None:
+    status = statuses(file_of(name)).get(gate)
+    if status is not None and not shown_on_a_gpu(gate):
+        assert status == "partial_algorithm_level"
+
+
+def test_no_page_gives_these_gates_another_status_than_the_computed_one() -> None:
+    computed = statuses(file_of(CONTRACT))
+    pages = [ROOT / "README.md", *sorted((ROOT / "examples").rglob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+    told = []
+    for page in pages:
+        for paragraph in re.split(r"\n\s*\n|\n(?=[|\-*#])", page.read_text(encoding="utf-8")):
+            gates = [gate for gate in NEED_A_GPU if gate in paragraph]
+            told += [(gate, status) for gate in gates for status in STATUSES if status in paragraph]
+    assert {gate for gate, _ in told} == set(NEED_A_GPU), "README says where they stand"
+    assert {(gate, status) for gate, status in told if status != computed[gate]} == set()
+
+
+def test_no_record_of_a_gpu_is_kept_that_no_gpu_made() -> None:
+    for file in file_of(CONTRACT).parent.glob("evidence/*/*/devices*.csv"):
+        assert device_of(file.parent) == "cuda", file
+
+
+def test_the_example_is_valid_and_its_page_holds_no_figure() -> None:
+    assert yamlfile.load(ROOT / "examples" / "gpu-evidence" / "run.yaml").data["device"] == "cuda"
+    page = (ROOT / "examples" / "gpu-evidence" / "README.md").read_text(encoding="utf-8")
+    if not any(map(shown_on_a_gpu, NEED_A_GPU)):
+        assert "none was measured on a GPU yet" in page
