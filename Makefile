@@ -20,15 +20,19 @@ demo: .venv/installed
 	$(BIN)/trainwright train examples/python-lm/run.yaml
 	$(BIN)/trainwright sample latest --prompt "    def __init__(self" --max-tokens 70
 
-# GPU_TRAIN: KEY=VALUE that win over the file's. The newest run and the newest record of probes are attached.
+# GPU_TRAIN: KEY=VALUE that win over the file's. The run is attached, then the record of probes: each while it is latest,
+# and whatever gates of it do not hold; the worst exit code is that of the whole.
+ATTACH = $(BIN)/trainwright evidence attach latest --runs-dir $(GPU_RUNS) --to $(GPU_CONTRACT)
 gpu-evidence: .venv/installed
 	$(BIN)/trainwright data prepare $(GPU_PREPARE) --out $(GPU_DATA)
+	worst=0; note() { code=$$?; [ $$code -le $$worst ] || worst=$$code; }; \
 	$(BIN)/trainwright train examples/gpu-evidence/run.yaml --device $(GPU_DEVICE) --runs-dir $(GPU_RUNS) \
-	  contract=$(GPU_CONTRACT) data.path=$(GPU_DATA) $(GPU_TRAIN)
-	$(BIN)/trainwright probe --contract $(GPU_CONTRACT) --runs-dir $(GPU_RUNS)
-	$(BIN)/trainwright evidence attach latest --runs-dir $(GPU_RUNS) --to $(GPU_CONTRACT)
-	$(BIN)/trainwright evidence attach "$$(ls -d $(GPU_RUNS)/probe-* | tail -n 1)" --to $(GPU_CONTRACT)
-	$(BIN)/trainwright contract status $(GPU_CONTRACT)
+	  contract=$(GPU_CONTRACT) data.path=$(GPU_DATA) $(GPU_TRAIN) || note; \
+	case $$worst in 0|3|4) $(ATTACH) || note;; *) exit $$worst;; esac; \
+	$(BIN)/trainwright probe --contract $(GPU_CONTRACT) --runs-dir $(GPU_RUNS) || note; \
+	$(ATTACH) || note; \
+	$(BIN)/trainwright contract status $(GPU_CONTRACT) || note; \
+	exit $$worst
 
 test: .venv/installed-test
 	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)

@@ -22,8 +22,11 @@ from time import perf_counter
 from typing import Any
 
 from trainwright.contract.load import read_contract
+from trainwright.jsonfile import write_json
 from trainwright.metrics import Audit, Event, StepMetrics, ValidationRow
-from trainwright.rundir import RunDirectory, Start, create_run, now, write_json
+from trainwright.newruns import create_run
+from trainwright.rundir import RunDirectory, Start
+from trainwright.timestamps import now
 
 CONTRACT = "training-loop-pretrain-v1"
 CONFIG = """

@@ -24,9 +24,9 @@ from trainwright.checkpoints.checkpoints import Checkpoints
 from trainwright.checkpoints.memory import MemoryStore
 from trainwright.loop import Loop
 from trainwright.manifest import Stamp
+from trainwright.newruns import create_run
 from trainwright.optimizers import OptimizerSettings
 from trainwright.recorder import Recorder, Silent
-from trainwright.rundir import create_run
 from trainwright.schedules import Schedule
 from trainwright.state import State
 from trainwright.torch_trainable import TorchTrainable

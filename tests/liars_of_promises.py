@@ -144,7 +144,9 @@ class Raises(Toy):
         raise ValueError("no metrics today")
 
 
-class Unseeded(Toy):
+class NoisyWeights(Toy):
+    """Adds noise that no seed decides to the weights it begins with."""
+
     @classmethod
     def build(cls, setup: Setup) -> Any:
         built = super().build(setup)
@@ -153,7 +155,9 @@ class Unseeded(Toy):
         return built
 
 
-class Seedless(Toy):
+class SeedOfNought(Toy):
+    """Takes the seed 0 whatever it is told."""
+
     @classmethod
     def build(cls, setup: Setup) -> Any:
         return super().build(replace(setup, seed=0))
@@ -222,8 +226,8 @@ LIARS: Sequence[tuple[type[Toy], str]] = (
     (Misnamed, "validation_metric"),
     (Undeclared, "collect_metrics"),
     (Raises, "collect_metrics"),
-    (Unseeded, "equal_seeds"),
-    (Seedless, "other_seeds"),
+    (NoisyWeights, "equal_seeds"),
+    (SeedOfNought, "other_seeds"),
     (Elsewhere, "device"),
     (Summed, "accumulation"),
 )

@@ -13,8 +13,9 @@ from trainwright.checkpoints.checkpoints import Checkpoints
 from trainwright.checkpoints.memory import MemoryStore
 from trainwright.loop import Ended, Loop
 from trainwright.manifest import Stamp
+from trainwright.newruns import create_run
 from trainwright.recorder import Recorder, Silent
-from trainwright.rundir import Attempt, RunDirectory, create_run
+from trainwright.rundir import Attempt, RunDirectory
 from trainwright.schedules import Schedule
 from trainwright.steps import Stepper, stepper_for
 from trainwright.trainable import Validation

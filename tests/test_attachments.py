@@ -19,10 +19,12 @@ from trainwright.devices import COLUMNS
 from trainwright.errors import InputError
 from trainwright.evidence import seal
 from trainwright.evidencefolders import content_problem
+from trainwright.jsonfile import read_json
 from trainwright.metrics import read_checks
-from trainwright.rundir import RunDirectory, read_json
+from trainwright.rundir import RunDirectory
+from trainwright.seals import write_seal
 from trainwright.signing import make_key
-from trainwright.statement import differences
+from trainwright.statement import value_differences
 
 TODAY = dt.date(2026, 12, 1)
 
@@ -183,7 +185,8 @@ def test_a_default_that_is_written_out_changes_no_gate(run: RunDirectory, tmp_pa
 def test_a_record_of_checks_is_evidence_for_a_gate_over_pairs_on_the_day_of_its_id(tmp_path: Path, file: Path) -> None:
     rows = [{"name": "determinism", "compared_steps": 9, "equal_steps": 9}, {"name": "other", "compared_steps": 1}]
     environment = {"device_name": 'Test 9000: "fast"', "device": "cuda"}
-    record, _ = record_checks("pairs", tmp_path / "runs", load_contract(file), environment=environment, rows=rows)
+    contract = load_contract(file)
+    record = record_checks("pairs", tmp_path / "runs", contract, environment=environment, rows=rows).run
     done = attach(record, file)
     (entry,) = done.entries
     assert (entry.gate, entry.device, f"{entry.date:%Y%m%d}") == (EQUAL, 'Test 9000: "fast"', record.id.split("-")[1])
@@ -238,7 +241,7 @@ def test_the_rows_that_were_copied_give_the_figures_that_were_sealed(run: RunDir
     times = sorted(row["wall_ms"] for row in read_checks(folder / "steps.jsonl"))
     verdicts: list[dict[str, Any]] = read_json(folder / "evidence.json")["predicate"]["verdicts"]
     (sealed,) = [verdict for verdict in verdicts if verdict["gate"] == QUICK]
-    assert list(differences("", sealed["figures"], {"median_ms": times[2]})) == []
+    assert list(value_differences("", sealed["figures"], {"median_ms": times[2]})) == []
     assert sealed["sentence"].startswith(
         f"median_ms {times[2]:.6g} ms of 5 rows; required: median_ms < 60000; headroom "
     )
@@ -251,13 +254,20 @@ def test_a_signed_run_takes_its_public_key_along_and_is_checked_by_it(
     copy = RunDirectory(Path(shutil.copytree(run.path, tmp_path / run.id)))
     seal(copy, key=keys.private)
     assert attach(copy, file).problems[0].startswith("evidence.dsse.json: its signature was not checked")
-    folder = folder_of(file, WHOLE, attach(copy, file, public=keys.public))
+    done = attach(copy, file, public=keys.public)
+    folder = folder_of(file, WHOLE, done)
     assert {path.name for path in folder.iterdir()} >= {"evidence.json", "evidence.dsse.json", "evidence.pub"}
     assert (folder / "evidence.pub").read_bytes() == keys.public.read_bytes()
     (gate,) = [gate for gate in load_contract(file).gates if gate.id == WHOLE]
-    assert content_problem(folder, run.id, gate) is None
-    shutil.copyfile(make_key(tmp_path / "other.pem").public, folder / "evidence.pub")
-    assert str(content_problem(folder, run.id, gate)).startswith("evidence.dsse.json: is signed by the key ")
+    (entry,) = [entry for entry in done.entries if entry.gate == WHOLE]
+    assert entry.signed_by == keys.key_id
+    assert content_problem(folder, entry, gate, "demo-v1") is None
+    stranger = make_key(tmp_path / "other.pem")
+    shutil.copyfile(stranger.public, folder / "evidence.pub")
+    assert str(content_problem(folder, entry, gate, "demo-v1")).startswith("evidence.dsse.json: is signed by the key ")
+    write_seal(folder, (folder / "evidence.json").read_bytes(), stranger.private)
+    told = f"evidence.pub: is the key {stranger.key_id}, and the contract says that {keys.key_id} signed"
+    assert content_problem(folder, entry, gate, "demo-v1") == told
 
 
 def test_nothing_is_left_of_folders_when_the_contract_cannot_be_edited(run: RunDirectory, tmp_path: Path) -> None:
@@ -265,3 +275,14 @@ def test_nothing_is_left_of_folders_when_the_contract_cannot_be_edited(run: RunD
     with pytest.raises(InputError, match="write it as a block"):
         attach(run, file)
     assert list(tmp_path.iterdir()) == [file]
+
+
+def test_nothing_is_written_through_a_symbolic_link(run: RunDirectory, file: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (file.parent / "evidence").mkdir()
+    (file.parent / "evidence" / FINITE).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(InputError, match=f"evidence/{FINITE}: is a symbolic link"):
+        attach(run, file)
+    assert file.read_text() == TEXT
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+    assert [path.name for path in (file.parent / "evidence").iterdir()] == [FINITE]

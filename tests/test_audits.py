@@ -35,17 +35,16 @@ def steps_due(steps: int, **changes: Any) -> list[int]:
 
 
 @STEPPERS
-def test_the_step_before_a_validation_a_periodic_checkpoint_and_the_end_is_audited(
+def test_steps_before_a_validation_a_periodic_checkpoint_and_the_end_and_powers_of_two_are_audited(
     stepper: Any, tmp_path: Path
 ) -> None:
     done = run_loop(toy(), settings(total_steps=25, checkpoint_every=7), tmp_path, stepper=stepper)
-    assert list(audits_of(done)) == [6, 9, 13, 19, 20, 24]
+    assert list(audits_of(done)) == [0, 1, 3, 6, 7, 9, 13, 15, 19, 20, 24]
 
 
-def test_without_a_budget_of_steps_the_first_ones_are_audited_too_so_that_a_short_run_has_an_audit() -> None:
-    changes = {"total_steps": None, "total_items": 900, "validate_every": 20}
-    assert steps_due(50, **changes) == [0, 1, 3, 7, 15, 19, 31, 39]
-    assert steps_due(50, total_steps=50, validate_every=20) == [19, 39, 49]
+def test_first_steps_are_audited_so_that_a_run_which_ends_early_has_an_audit() -> None:
+    assert steps_due(50, total_steps=None, validate_every=20) == [0, 1, 3, 7, 15, 19, 31, 39]
+    assert steps_due(50, total_steps=50, max_seconds=1.0, validate_every=20) == [0, 1, 3, 7, 15, 19, 31, 39, 49]
 
 
 @STEPPERS
@@ -59,7 +58,8 @@ def test_an_audit_of_an_honest_step_agrees_with_its_row(stepper: Any, tmp_path: 
         assert audit.lr_applied == pytest.approx(audit.lr_groups, rel=1e-3)
         assert audit.grad_norm == pytest.approx(rows[step].grad_norm, rel=1e-5)
         assert (audit.tensors, audit.tensors_changed, audit.unchanged) == (4, 4, [])
-        assert (audit.batch_repeated, audit.batch_rows, audit.held_out_rows) == (False, 32, 0)
+        assert (audit.batch_repeated, audit.batch_rows) == (False if step else None, 32)
+        assert (audit.held_out_rows, audit.held_out_repeats) == (0, 0.0)
 
 
 def test_a_device_that_runs_ahead_gives_the_audits_of_the_host(tmp_path: Path) -> None:
@@ -86,6 +86,9 @@ def test_audits_change_nothing_of_the_training(tmp_path: Path) -> None:
         assert torch.equal(alone.state_dict()[name], tensor)
 
 
+BEFORE_19 = [0, 1, 3, 7, 9, 15]
+
+
 class Spike(Toy):
     """Its loss is 1000 times as steep at step 19."""
 
@@ -95,17 +98,17 @@ class Spike(Toy):
 
 
 @STEPPERS
-@pytest.mark.parametrize(("policy", "audited"), [("skip", [9, 29]), ("warn", [9, 19, 29]), ("abort", [9])])
+@pytest.mark.parametrize(("policy", "audited"), [("skip", [29]), ("warn", [19, 29]), ("abort", [])])
 def test_a_step_that_was_not_taken_has_no_audit(stepper: Any, policy: Any, audited: list[int], tmp_path: Path) -> None:
     section = ExplosionSection(policy=policy, ratio=10.0, window=10)
     done = run_loop(Spike.build(SETUP), settings(explosion=section), tmp_path, stepper=stepper)
-    assert list(audits_of(done)) == audited
+    assert list(audits_of(done)) == [*BEFORE_19, *audited]
 
 
 @STEPPERS
 def test_a_step_that_is_not_finite_has_no_audit(stepper: Any, tmp_path: Path) -> None:
     done = run_loop(toy(nan_at_step=19, nan_in="gradients"), settings(), tmp_path, stepper=stepper)
-    assert list(audits_of(done)) == [9]
+    assert list(audits_of(done)) == BEFORE_19
 
 
 class StillBias(Toy):
@@ -135,7 +138,16 @@ def test_a_tensor_that_is_thawed_on_the_way_is_held_against_its_beginning(tmp_pa
             self.get_parameter("layers.0.weight").requires_grad = self.step >= 10
 
     audits = audits_of(run_loop(Thawing.build(SETUP), settings(), tmp_path))
-    assert [audit.tensors for audit in audits.values()] == [4, 4, 4]
+    assert {step: audit.tensors for step, audit in audits.items()} == {
+        0: 3,
+        1: 3,
+        3: 3,
+        7: 3,
+        9: 4,
+        15: 4,
+        19: 4,
+        29: 4,
+    }
     assert "layers.0.weight" in audits[29].unchanged, "it takes gradients, and no group of the optimizer holds it"
 
 
@@ -175,7 +187,7 @@ def test_all_micro_batches_of_a_step_are_its_batch(tmp_path: Path) -> None:
             return self.kept if self.calls % 2 else drawn
 
     done = run_loop(HalfNew.build(SETUP), settings(accumulate=2), tmp_path)
-    assert {(audit.batch_repeated, audit.batch_rows) for audit in done.run.read_audits()} == {(False, 64)}
+    assert {(audit.batch_repeated, audit.batch_rows) for audit in done.run.read_audits()[1:]} == {(False, 64)}
 
 
 def test_a_batch_is_seen_as_it_was_drawn_whatever_the_model_does_to_it(tmp_path: Path) -> None:
@@ -191,7 +203,9 @@ def test_a_batch_is_seen_as_it_was_drawn_whatever_the_model_does_to_it(tmp_path:
             return predictions.square().mean(), len(predictions)
 
     audits = run_loop(Erasing.build(SETUP), settings(), tmp_path).run.read_audits()
-    assert [audit.batch_repeated for audit in audits] == [False] * 3
+    assert {audit.step: audit.batch_repeated for audit in audits if audit.step} == dict.fromkeys(
+        (*BEFORE_19[1:], 19, 29), False
+    )
 
 
 @STEPPERS
@@ -221,7 +235,7 @@ def test_what_cannot_be_measured_is_none_and_never_made_up(tmp_path: Path) -> No
         def save_checkpoint(self) -> State:
             return {name: value for name, value in super().save_checkpoint().items() if name != "optimizer.groups"}
 
-    (audit,) = run_loop(NoTensors.build(SETUP), settings(total_steps=10), tmp_path).run.read_audits()
+    audit = run_loop(NoTensors.build(SETUP), settings(total_steps=10), tmp_path).run.read_audits()[-1]
     assert (audit.batch_repeated, audit.batch_rows, audit.held_out_rows) == (None, None, None)
     assert (audit.lr_groups, audit.lr_applied) == ([], [])
     assert audit.grad_norm is not None
@@ -234,6 +248,15 @@ def test_without_a_source_that_holds_out_rows_their_number_is_not_measured() -> 
     assert Auditor(Sourceless(), settings()).held_out() is None  # type: ignore[arg-type]  # no more of it is asked
 
 
+def test_the_share_of_held_out_rows_that_repeat_is_told() -> None:
+    trainable, row = toy(), torch.rand(1, 64)
+    batch = Samples(torch.cat((row, row, torch.rand(2, 64))), torch.ones(4, 1))
+    trainable.source.validation_batches = lambda: iter([batch])  # type: ignore[method-assign]  # the instance's stands before the class's
+    held_out = Auditor(trainable, settings()).held_out()
+    assert held_out is not None
+    assert (len(held_out.rows), held_out.repeats) == (3, 0.25)
+
+
 def test_of_many_held_out_rows_the_first_4096_are_taken_and_no_stream_is_drawn_from() -> None:
     trainable, given = toy(), []
 
@@ -244,9 +267,9 @@ def test_of_many_held_out_rows_the_first_4096_are_taken_and_no_stream_is_drawn_f
 
     trainable.source.validation_batches = batches  # type: ignore[method-assign]  # the instance's stands before the class's
     before = torch.get_rng_state()
-    rows = Auditor(trainable, settings()).held_out()
-    assert rows is not None
-    assert (len(rows), len(given)) == (4_096, 41)
+    held_out = Auditor(trainable, settings()).held_out()
+    assert held_out is not None
+    assert (len(held_out.rows), held_out.repeats, len(given)) == (4_096, 0.0, 41)
     assert torch.equal(torch.get_rng_state(), before)
 
 

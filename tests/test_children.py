@@ -1,6 +1,9 @@
+import sys
+from pathlib import Path
+
 import pytest
 
-from trainwright.children import Child
+from trainwright.children import Child, environment
 from trainwright.errors import InputError
 
 
@@ -16,3 +19,21 @@ def test_a_kill_tells_whether_it_ended_the_process() -> None:
         assert not running.runs()
         ended.finish()
         assert not ended.kill()
+
+
+def test_a_child_imports_no_library_from_the_folder_it_stands_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "msgspec.py").write_text("raise SystemExit('imported from beside run.yaml')")
+    monkeypatch.chdir(tmp_path)
+    with Child("version", "--json") as child:
+        child.finish()
+
+
+def test_a_child_finds_what_this_process_finds_by_a_relative_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", ["libraries", "", "/elsewhere"])
+    assert environment(MORE="x")["PYTHONPATH"] == f"{tmp_path / 'libraries'}:/elsewhere"
+    assert environment(MORE="x")["MORE"] == "x"

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.test_metrics import row, written
+from tests.rows import row, written
 from trainwright.columns import joined, read_step_table, table_of_rows
 from trainwright.errors import DataError
 from trainwright.metrics import read_steps
@@ -88,12 +88,12 @@ def outcome(read: Any) -> Any:
     return sorted((name, str(table[name].type), values[name]) for name in values)
 
 
-def hold_alike(file: Path, below: int | None, block_bytes: int) -> None:
-    """Assert that both ways of reading come to the same, rows from step `below` on left out."""
-    one_by_one = outcome(
-        lambda: joined([table_of_rows(r for r in read_steps(file) if below is None or r.step < below)])
+def both_ways(file: Path, below: int | None, block_bytes: int) -> tuple[Any, Any]:
+    """Give what reading by the block and row by row come to, rows from step `below` on left out."""
+    return (
+        outcome(lambda: read_step_table(file, below=below, block_bytes=block_bytes)),
+        outcome(lambda: joined([table_of_rows(r for r in read_steps(file) if below is None or r.step < below)])),
     )
-    assert outcome(lambda: read_step_table(file, below=below, block_bytes=block_bytes)) == one_by_one
 
 
 @settings(max_examples=100, deadline=None)
@@ -102,7 +102,9 @@ def test_rows_by_the_block_are_the_rows_one_by_one(
     tmp_path_factory: pytest.TempPathFactory, parts: tuple[list[bytes], ...], torn: bytes, below: int | None, block: int
 ) -> None:
     lines = (line + b"\n" for part in parts for line in part)
-    hold_alike(written(tmp_path_factory.getbasetemp() / "columns.jsonl", *lines, torn), below, block)
+    file = written(tmp_path_factory.getbasetemp() / "columns.jsonl", *lines, torn)
+    by_the_block, one_by_one = both_ways(file, below, block)
+    assert by_the_block == one_by_one
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -110,7 +112,8 @@ def test_lines_of_every_kind_are_read_alike(case: str, tmp_path: Path) -> None:
     file = written(tmp_path / "steps.jsonl", *(line + b"\n" for line in CASES[case]))
     for block_bytes in (1, 300, 9999):
         for below in (None, 0, 5):
-            hold_alike(file, below, block_bytes)
+            by_the_block, one_by_one = both_ways(file, below, block_bytes)
+            assert by_the_block == one_by_one
 
 
 def test_columns_hold_each_row_in_its_place() -> None:

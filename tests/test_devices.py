@@ -10,8 +10,11 @@ from hypothesis import strategies as st
 from tests.gpus import UUID, FakeNvml
 from trainwright.devices import COLUMNS, DeviceSample, Sampler, device_memory, read_devices, sample
 from trainwright.errors import DataError
+from trainwright.jsonfile import write_json
+from trainwright.newruns import create_run
 from trainwright.nvml import Process
-from trainwright.rundir import RunDirectory, Start, create_run, now, write_json
+from trainwright.rundir import RunDirectory, Start
+from trainwright.timestamps import now
 
 HEADER = "time,uuid,index,pid,process,used_mib,utilisation_pct,power_w,temperature_c"
 TIME = "2026-11-30T12:00:00.000Z"

@@ -47,7 +47,7 @@ class Named(NamedTuple):
     label: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Fielded:
     x: Tensor
     rest: Mapping[str, Any]
@@ -57,7 +57,7 @@ def test_every_tensor_of_a_nested_batch_is_found_in_its_order() -> None:
     a, b, c, d, e = (torch.tensor(float(number)) for number in range(5))
     batch = (a, Named(b, "no tensor"), [Fielded(c, {"d": d, "none": None})], {"e": e})
     assert [tensor.item() for tensor in tensors_of(batch)] == [0.0, 1.0, 2.0, 3.0, 4.0]
-    assert list(tensors_of("no tensor")) == []
+    assert tensors_of("no tensor") == []
 
 
 def test_a_copy_on_the_host_stays_as_the_tensor_was() -> None:

@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 import torch
 
-from trainwright.equality import differences, entries_of
+from trainwright.equality import bit_differences, cosine, entries_of, relative_distance
 from trainwright.state import Segment, StateValue
 
 
 def difference(one: StateValue, other: StateValue) -> str:
-    return dict(differences({"x": one}, {"x": other})).get("x", "")
+    return dict(bit_differences({"x": one}, {"x": other})).get("x", "")
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_what_differs_is_told(one: StateValue, other: StateValue, told: str) -> 
 
 
 def test_an_entry_of_one_state_only_is_a_difference() -> None:
-    assert list(differences({"a": 1}, {"b": 1})) == [
+    assert list(bit_differences({"a": 1}, {"b": 1})) == [
         ("a", "stands in one of them only"),
         ("b", "stands in one of them only"),
     ]
@@ -63,9 +63,14 @@ class Pair(NamedTuple):
     y: object
 
 
-@dataclass
+@dataclass(slots=True)
 class Held:
     rows: object
+
+
+class Plain:
+    def __init__(self, rows: object) -> None:
+        self.rows = rows
 
 
 def test_a_nested_batch_is_flat_by_the_names_of_its_parts() -> None:
@@ -74,3 +79,34 @@ def test_a_nested_batch_is_flat_by_the_names_of_its_parts() -> None:
     assert list(found) == ["batch.x", "batch.y.ids.0", "batch.y.ids.1.rows", "batch.y.name"]
     assert torch.equal(found["batch.y.ids.1.rows"], torch.tensor([2]))
     assert found["batch.y.name"] == "n"
+
+
+def test_a_slotted_a_plain_and_a_callable_object_are_fields_fields_and_whole() -> None:
+    layer = torch.nn.Linear(1, 1)
+    assert list(entries_of([Held(1), Plain(2), layer, Held])) == ["batch.0.rows", "batch.1.rows", "batch.2", "batch.3"]
+    assert entries_of([layer])["batch.0"] is layer
+
+
+def test_what_holds_itself_is_walked_once() -> None:
+    circle = Plain([torch.zeros(1)])
+    circle.rows.append(circle)  # type: ignore[attr-defined]
+    assert list(entries_of(circle)) == ["batch.rows.0"]
+
+
+def test_an_array_that_no_tensor_can_hold_comes_as_a_list_and_any_other_as_a_tensor() -> None:
+    found = entries_of({"names": np.array(["a", "b"]), "back": np.arange(3)[::-1]})
+    assert found["batch.names"] == ["a", "b"]
+    assert torch.equal(found["batch.back"], torch.tensor([2, 1, 0]))
+
+
+def test_the_cosine_of_weights_takes_all_tensors_as_one_vector_and_no_whole_numbers() -> None:
+    one = {"model.a": torch.tensor([3.0]), "model.b": torch.tensor([[4.0]]), "model.n": torch.tensor([1])}
+    other = {"model.a": torch.tensor([4.0]), "model.b": torch.tensor([[3.0]]), "model.n": torch.tensor([9])}
+    assert cosine(one, other) == pytest.approx(24 / 25)
+    assert cosine(one, one) == 1.0
+
+
+def test_the_relative_distance_is_that_of_all_tensors_as_one_vector() -> None:
+    one = {"a": torch.tensor([3.0]), "b": torch.tensor([[4.0]]), "n": torch.tensor([1])}
+    assert relative_distance(one, {**one, "b": torch.tensor([[4.5]]), "n": torch.tensor([9])}) == pytest.approx(0.1)
+    assert relative_distance(one, one) == 0.0

@@ -13,24 +13,27 @@ from typing import Any
 import pytest
 
 from tests.acceptance import harness
+from tests.attached import sealed_run
 from trainwright import app, evidence, runs
 from trainwright.config import RunConfig
 from trainwright.contract.judge import Verdict
 from trainwright.errors import InputError
 from trainwright.evidence import verify
 from trainwright.files import sha256_of_bytes, sha256_of_file
+from trainwright.jsonfile import read_json
 from trainwright.metrics import StepMetrics
 from trainwright.outcome import Outcome
 from trainwright.recorder import Silent, Watcher
-from trainwright.rundir import RunDirectory, read_json
+from trainwright.rundir import RunDirectory
 from trainwright.runs import RunResult
 from trainwright.seals import ENVELOPE
 from trainwright.signing import KeyPair, make_key
-from trainwright.statement import recorded
+from trainwright.statement import read_statement, verdict_record
 
 CONTRACT = "training-loop-pretrain-v1"
 TOY_STEPS, STOPPED_AT = 20, 12
 SEALS = ("evidence.json", ENVELOPE)
+DEEP = '{"predicate": {"environment": {"a": ' + "[" * 100_000
 
 
 def execute(runs_dir: Path, watcher: Watcher | None = None, **changes: Any) -> RunResult:
@@ -99,11 +102,22 @@ def copy(judged: RunDirectory, tmp_path: Path) -> RunDirectory:
     return RunDirectory(Path(shutil.copytree(judged.path, tmp_path / judged.id)))
 
 
+@pytest.fixture(scope="module")
+def once_small(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
+    """Give a run with every kind of record under a contract of five gates, which is soon judged again."""
+    return sealed_run(tmp_path_factory.mktemp("small"), checkpoint__every=5, checkpoint__keep_last=1)
+
+
+@pytest.fixture
+def small(once_small: RunDirectory, tmp_path: Path) -> RunDirectory:
+    return RunDirectory(Path(shutil.copytree(once_small.path, tmp_path / once_small.id)))
+
+
 # -- what is sealed --------------------------------------------------------------------------------------------------
 
 
 def test_a_finished_run_is_sealed_and_its_evidence_holds(judged: RunDirectory) -> None:
-    assert verify(judged.path) == verify(judged.evidence) == []
+    assert verify(judged.path) == []
     statement = read_json(judged.evidence)
     assert statement["_type"] == "https://in-toto.io/Statement/v1"
     assert statement["predicateType"] == "urn:trainwright:run-evidence:1"
@@ -231,18 +245,19 @@ def test_a_run_that_cannot_be_sealed_says_so_beside_how_it_ended_and_is_sealed_b
 # -- what is found ---------------------------------------------------------------------------------------------------
 
 
-def test_one_changed_byte_in_any_sealed_file_is_found_and_that_file_alone_is_named(copy: RunDirectory) -> None:
-    names = sealed_files(copy)
+def test_one_changed_byte_in_any_sealed_file_is_found_and_that_file_alone_is_named(small: RunDirectory) -> None:
+    names = sealed_files(small)
     assert len(names) >= 15
+    assert any(name.endswith("retired.json") for name in names)
     for name in names:
-        file = copy.path / name
+        file = small.path / name
         before = file.read_bytes()
         flip(file)
         assert file.read_bytes() != before
-        hashes = [line for line in verify(copy.path) if "SHA-256" in line or "sha256" in line]
+        hashes = [line for line in verify(small.path) if "SHA-256" in line or line.startswith("evidence.sha256")]
         assert [line.partition(": ")[0] for line in hashes] == [name]
         file.write_bytes(before)
-    assert verify(copy.path) == []
+    assert verify(small.path) == []
 
 
 @pytest.mark.parametrize("tenths", range(10))
@@ -259,12 +274,12 @@ def test_any_part_of_evidence_sha256_that_was_changed_is_found_and_named(copy: R
     assert [line.partition(": ")[0] for line in verify(copy.path)] == ["evidence.sha256"]
 
 
-def test_any_removed_file_is_found_and_named(copy: RunDirectory) -> None:
-    for name in sealed_files(copy):
-        file = copy.path / name
+def test_any_removed_file_is_found_and_named(small: RunDirectory) -> None:
+    for name in sealed_files(small):
+        file = small.path / name
         before = file.read_bytes()
         file.unlink()
-        assert name in {line.partition(": ")[0] for line in verify(copy.path)}
+        assert name in {line.partition(": ")[0] for line in verify(small.path)}
         file.write_bytes(before)
 
 
@@ -323,6 +338,51 @@ def test_what_was_typed_by_hand_into_the_predicate_is_caught_by_judging_again(
     assert not any("SHA-256" in line for line in problems)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("best_validation", 1e-4), ("step", 999), ("attempts", 7), ("parent", "nobody"), ("why", "independently audited")],
+)
+def test_an_end_that_was_typed_into_result_json_is_caught_by_the_rows(
+    copy: RunDirectory, name: str, value: Any
+) -> None:
+    typed_into_the_result(copy, lambda result: result.update({name: value}))
+    problems = verify(copy.path)
+    assert any(line.startswith(f"result.json: {name}: ") for line in problems), problems
+
+
+def test_another_outcome_typed_with_its_exit_code_is_caught(copy: RunDirectory) -> None:
+    typed_into_the_result(copy, lambda result: result.update(outcome="terminated", exit_code=143))
+    assert verify(copy.path) == ['result.json: outcome: "terminated" is recorded, the files say "done"']
+    typed_into_the_result(copy, lambda result: result.update(outcome="superb"))
+    assert any("'superb' is no outcome of a run" in line for line in verify(copy.path))
+
+
+def test_words_of_a_verdict_that_were_typed_everywhere_are_caught_by_the_version_that_chose_them(
+    copy: RunDirectory,
+) -> None:
+    typed_into_the_result(copy, lambda result: result["verdicts"][0].update(reason="by far"))
+    forge(copy, lambda statement: statement["predicate"]["verdicts"][0].update(reason="by far"))
+    assert any('reason: "by far" is recorded' in line for line in verify(copy.path))
+
+
+def typed_into_the_result(run: RunDirectory, change: Callable[[dict[str, Any]], None]) -> None:
+    """Change result.json, what evidence.json says of it, and every hash."""
+    result = read_json(run.result)
+    change(result)
+    run.result.write_text(json.dumps(result))
+    said = {name: result[name] for name in ("outcome", "exit_code", "why", "step", "attempts", "parent")}
+    forge(run, lambda statement: statement["predicate"]["result"].update(said))
+
+
+def test_weights_that_were_changed_or_are_gone_are_named_unless_their_checkpoint_is_retired(copy: RunDirectory) -> None:
+    newest = max(path for path in copy.checkpoints.glob("step-*") if not (path / "retired.json").exists())
+    told = f"checkpoints/{newest.name}/model.safetensors"
+    flip(newest / "model.safetensors")
+    assert verify(copy.path) == [f"{told}: was changed: its SHA-256 is not the one in its manifest"]
+    (newest / "model.safetensors").unlink()
+    assert verify(copy.path) == [f"{told}: is missing"]
+
+
 def test_a_verdict_left_out_is_missed_by_name(copy: RunDirectory) -> None:
     gone = predicate(copy)["verdicts"][0]["gate"]
     forge(copy, lambda statement: statement["predicate"]["verdicts"].pop(0))
@@ -362,11 +422,32 @@ def test_a_subject_outside_the_run_is_named_and_never_opened(copy: RunDirectory,
     assert "../pipe: is missing, or no record of a run" in verify(copy.path)
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[]", "null", '{"_type": 1}', "\xff"])
+def test_a_record_that_is_no_regular_file_is_named_and_never_opened(small: RunDirectory) -> None:
+    for file in (small.contract, small.steps, small.path / "attempts" / "1" / "devices.csv"):
+        before = file.read_bytes() if file.exists() else None
+        file.unlink(missing_ok=True)
+        os.mkfifo(file)
+        assert f"{file.relative_to(small.path)}: is no regular file" in verify(small.path)
+        file.unlink()
+        if before is not None:
+            file.write_bytes(before)
+    assert verify(small.path) == []
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", "null", '{"_type": 1}', "\xff", DEEP])
 def test_an_evidence_file_that_is_none_is_a_problem_and_no_crash(copy: RunDirectory, text: str) -> None:
     copy.evidence.write_bytes(text.encode("latin-1"))
     assert all(line.startswith("evidence.json: ") for line in verify(copy.path))
     assert len(verify(copy.path)) == 2
+
+
+@pytest.mark.parametrize("section", ["verdicts", "not_decided"])
+@pytest.mark.parametrize("gate", [None, 3])
+def test_a_verdict_that_names_no_gate_is_no_evidence(small: RunDirectory, section: str, gate: Any) -> None:
+    forge(small, lambda statement: statement["predicate"][section][0].update(gate=gate))
+    with pytest.raises(InputError, match=r"^evidence\.json: is no evidence of a run: a verdict in it names no gate$"):
+        read_statement(small.evidence)
+    assert verify(small.path) == ["evidence.json: is no evidence of a run: a verdict in it names no gate"]
 
 
 def test_figures_that_differ_in_the_last_bit_are_the_same(copy: RunDirectory) -> None:
@@ -414,7 +495,7 @@ def test_a_sentence_says_figure_rows_bound_and_headroom() -> None:
         optional=False,
     )
     said = "median_ms 264.7 ms of 30 rows; required: median_ms < 500; headroom 47.1 %"
-    assert recorded(verdict)["sentence"] == said
+    assert verdict_record(verdict)["sentence"] == said
 
 
 # -- signed ----------------------------------------------------------------------------------------------------------
@@ -443,7 +524,7 @@ def test_with_a_key_the_seal_is_an_envelope_whose_payload_is_the_statement(signe
     assert envelope["payloadType"] == "application/vnd.in-toto+json"
     assert base64.b64decode(envelope["payload"]) == signed.evidence.read_bytes()
     assert not signed.evidence_sha256.exists()
-    assert verify(signed.path, public=keys.public) == verify(signed.path / ENVELOPE, public=keys.public) == []
+    assert verify(signed.path, public=keys.public) == []
 
 
 def test_one_changed_byte_in_any_file_of_a_signed_run_is_found_and_that_file_alone_is_named(

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.contract.facts_tables import result_of_shipped
 from trainwright import guards
 from trainwright.guards import ExplosionGuard, Policy, RunningMedian
 from trainwright.trainable import Direction
@@ -154,3 +155,17 @@ def test_a_guard_goes_on_from_what_it_remembered() -> None:
     rest = [5.0, 99.0, 99.0]
     assert [resumed.act(n, resumed.threshold) for n in rest] == [uncut.act(n, uncut.threshold) for n in rest]
     assert resumed.skips == 3
+
+
+@pytest.mark.parametrize("first", [3.5, 0.1, 7.3, 1e-3])
+@pytest.mark.parametrize("factor", [0.5, 1.0, 1.999999, 2.0, 2.000001, 3.0])
+@pytest.mark.parametrize("towards", [-math.inf, None, math.inf])
+def test_divergence_is_what_its_gate_finds_and_the_cap_too(first: float, factor: float, towards: float | None) -> None:
+    last = first * factor if towards is None else math.nextafter(first * factor, towards)
+    stopped = guards.diverged(last, previous=first, best=first, ratio=2.0, direction="min") is not None
+    rows = {"ordinal": [0, 1], "value": [first, last], "previous": [None, first], "best_before": [None, first]}
+    capped = {"ordinal": 0, "value": last, "previous": None, "best_before": None}
+    for validations, cap, fails in ((rows, 100.0, stopped), (capped, first, last > first)):
+        found = result_of_shipped("GATE-TRAIN-005", validations=validations, config={"first_validation_cap": cap})
+        assert found == ("fail" if fails else "pass")
+    assert (guards.above_cap(last, first) is not None) == (last > first)

@@ -1,49 +1,24 @@
 import json
 import math
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.rows import row, validation, written
 from tests.toys import MODEL_TYPE
 from trainwright import runs
 from trainwright.columns import table_of_rows
 from trainwright.config import RunConfig
 from trainwright.contract.load import load_contract
-from trainwright.errors import DataError, InputError, StoreError
-from trainwright.metrics import (
-    Event,
-    RowWriter,
-    StepMetrics,
-    ValidationRow,
-    read_events,
-    read_steps,
-    read_validations,
-    whole_lines,
-)
+from trainwright.errors import DataError, InputError
+from trainwright.metrics import Event, StepMetrics, read_events, read_steps, read_validations
+from trainwright.rowfiles import whole_lines
 
 CONTRACT = load_contract("training-loop-pretrain-v1")
 NUMBERS = st.floats() | st.sampled_from([math.nan, math.inf, -math.inf, -0.0, 1e308])
-
-
-def row(**changes: Any) -> StepMetrics:
-    values = {"step": 3, "train_loss": 1.5, "grad_norm": 0.5, "lr": 1e-3, "tokens_per_sec": 9.0, "gpu_util_pct": None}
-    return StepMetrics(**{**values, "wall_ms": 2.0, **changes})
-
-
-def validation(**changes: Any) -> ValidationRow:
-    numbers = {"step": 3, "epoch": 0, "n": 5, "patience": 0, "tokens_seen": 7, "value": 1.5, "wall_seconds": 0.1}
-    optional = {"standard_error": 0.1, "best": 1.5, "train_loss_mean": None, "grad_norm_max": None}
-    words = {"metric": "val_loss", "optimizer_state_sha256": "ab", "checkpoint": "step-00000003.a1"}
-    return ValidationRow(**{**numbers, **optional, **words, "is_best": True, **changes})
-
-
-def written(path: Path, *lines: bytes) -> Path:
-    path.write_bytes(b"".join(lines))
-    return path
 
 
 def refuse_constant(name: str) -> None:
@@ -88,8 +63,9 @@ def test_the_row_type_names_its_contract_and_requires_the_contracts_fields() -> 
     assert CONTRACT.id in documentation
     assert f"version {CONTRACT.version}" in documentation
     required = {field.name for field in msgspec.structs.fields(StepMetrics) if field.required}
-    assert required | {"tokens_per_sec"} == set(CONTRACT.required_fields)
-    assert tuple(json.loads(row().encode())) == CONTRACT.required_fields
+    asked_for = [metric.name for metric in CONTRACT.entry.metrics if metric.required]
+    assert required | {"tokens_per_sec"} == set(asked_for)
+    assert list(json.loads(row().encode())) == asked_for
     for name in required:
         assert name in documentation or name == "step"
 
@@ -179,20 +155,3 @@ def test_rows_of_contract_1_4_0_load_with_a_wall_ms_that_is_marked_as_not_measur
     assert (old.wall_ms, old.wall_ms_measured) == (0.0, False)
     assert json.loads(old.encode()) == six, "what was not measured is not written either"
     assert table_of_rows([old, row()])["wall_ms"].to_pylist() == [None, 2.0]
-
-
-def test_a_row_that_was_handed_over_is_in_the_file_before_it_is_closed(tmp_path: Path) -> None:
-    for _ in range(2):  # the second time it appends
-        writer = RowWriter(tmp_path / "steps.jsonl")
-        before = len(read_steps(tmp_path / "steps.jsonl"))
-        writer.write(row().encode())
-        assert len(read_steps(tmp_path / "steps.jsonl")) == before + 1
-        writer.sync()
-        writer.close()
-
-
-def test_a_full_disk_is_a_store_error_that_names_the_file() -> None:
-    writer = RowWriter(Path("/dev/full"))
-    with pytest.raises(StoreError, match="/dev/full: a row of 5 bytes cannot be written: No space left"):
-        writer.write(b"1234\n")
-    writer.close()

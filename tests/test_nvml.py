@@ -1,7 +1,7 @@
 import pytest
 
 from tests.gpus import OTHER, TWO, UUID, FakeNvml
-from trainwright.device import cuda_devices, installed, visible_gpus
+from trainwright.device import Installed, cuda_devices, installed, visible_gpus
 from trainwright.errors import DeviceUnavailableError
 from trainwright.nvml import Driver, NvmlError, driver, program_of
 
@@ -22,6 +22,15 @@ def test_a_machine_without_a_driver_has_nothing_installed_and_the_reason() -> No
     assert (found.driver, found.cuda, list(found.gpus)) == (None, None, [])
     assert found.absent is not None
     assert found.absent.startswith("NVML: ")
+
+
+def test_what_is_not_installed_is_null_beside_the_reason() -> None:
+    reasons = {"cuda_runtime": "no driver", "driver": "no driver", "devices": "no driver"}
+    told = Installed(None, None, (), "no driver", "no driver").document()
+    assert (told["driver"], told["cuda_runtime"], told["cuda_devices"], told["absent"]) == (None, None, 0, reasons)
+    hidden = Installed("570.86.15", "12.8", (), "NVML and CUDA_VISIBLE_DEVICES=", "none is shown").document()
+    assert (hidden["driver"], hidden["cuda_runtime"]) == ("570.86.15", "12.8")
+    assert hidden["absent"] == {"cuda_runtime": None, "driver": None, "devices": "none is shown"}
 
 
 @pytest.mark.skipif(GPUS == 0, reason="no CUDA device")

@@ -1,11 +1,13 @@
 import pytest
 
 from tests.acceptance import harness
+from tests.contract.facts_tables import result_of_shipped
 from tests.toys import toy
 from trainwright.budget import loop_settings
 from trainwright.config import RunConfig
 from trainwright.peaks import TENSOR_TFLOPS, peak_flops
 from trainwright.records import environment_record
+from trainwright.sensors import NoSensor
 
 
 @pytest.mark.parametrize(
@@ -41,6 +43,15 @@ def test_no_name_of_the_table_hides_another() -> None:
 
 def test_a_run_records_what_an_item_costs_and_the_peak_of_its_device_or_that_they_are_unknown() -> None:
     config, trainable = RunConfig.parse(harness.config()), toy()
-    record = environment_record(config, trainable, loop_settings(config, trainable), explicit={}, target=None)
+    settings, sensor = loop_settings(config, trainable), NoSensor("not asked")
+    record = environment_record(config, trainable, settings, sensor, explicit={}, target=None)
     told = {name: record[name] for name in ("flops_per_item", "flops_known", "peak_flops", "peak_known")}
     assert told == {"flops_per_item": None, "flops_known": False, "peak_flops": None, "peak_known": False}
+
+
+def test_a_device_that_no_table_knows_is_not_judged_by_its_peak() -> None:
+    taken = {"tokens": 8192.0, "wall_ms": 1.0}
+    for device, expected in (("NVIDIA H200", "fail"), ("cpu", "not_applicable")):
+        peak = peak_flops(device)
+        environment = {"flops_known": True, "peak_known": peak is not None, "flops_per_item": 2e9, "peak_flops": peak}
+        assert result_of_shipped("GATE-TRAIN-FLOPS", steps=taken, environment=environment) == expected

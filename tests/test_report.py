@@ -15,10 +15,13 @@ from trainwright.contract.load import load_contract
 from trainwright.contract.run import judge_run
 from trainwright.errors import DataError, StoreError
 from trainwright.files import write_atomically
+from trainwright.jsonfile import write_json
 from trainwright.metrics import StepMetrics, ValidationRow
+from trainwright.newruns import create_run
 from trainwright.recorder import Recorder, Silent
 from trainwright.report import write_report
-from trainwright.rundir import RunDirectory, Start, create_run, now, write_json
+from trainwright.rundir import RunDirectory, Start
+from trainwright.timestamps import now
 
 CONFIG = "name: run\nmodel:\n  type: toy\ntrain:\n  steps: 10\n"
 ENVIRONMENT = {

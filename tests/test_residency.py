@@ -12,7 +12,7 @@ import torch
 
 from tests.gpus import UUID, FakeNvml
 from tests.loops import run_loop, settings
-from tests.test_report import step_row
+from tests.rows import row
 from tests.toys import toy
 from trainwright.contract.expressions import connect
 from trainwright.contract.fixtures import facts_of_fixture
@@ -20,11 +20,13 @@ from trainwright.contract.judge import judge_gate
 from trainwright.contract.load import load_contract
 from trainwright.contract.readings import registered
 from trainwright.devices import DeviceSample, is_resident, read_devices
-from trainwright.nvml import NvmlError, Process
+from trainwright.newruns import create_run
+from trainwright.nvml import Process
 from trainwright.outcome import Outcome
 from trainwright.recorder import Recorder, Silent
 from trainwright.residency import HINT, ResidencyGuard, watched
-from trainwright.rundir import Attempt, RunDirectory, create_run
+from trainwright.rundir import Attempt, RunDirectory
+from trainwright.sensors import NoSensor, Sensor
 
 CUDA, CPU = torch.device("cuda:0"), torch.device("cpu")
 PID = 42
@@ -158,7 +160,7 @@ def attempt(run: RunDirectory) -> Attempt:
 def test_on_a_cpu_there_is_no_file_and_no_thread_and_nothing_is_asked(attempt: Attempt) -> None:
     with closing(Recorder(attempt, Silent())) as recorder:
         before = threading.active_count()
-        with watched(CPU, attempt, recorder, connect=lambda: pytest.fail("NVML was asked")) as halt:
+        with watched(CPU, NoSensor("device cpu has no GPU utilisation"), attempt, recorder) as halt:
             assert threading.active_count() == before
             assert halt() is None
     assert not attempt.devices.exists()
@@ -169,9 +171,9 @@ def test_while_a_run_is_on_a_gpu_its_device_is_sampled_until_the_attempt_ends(
 ) -> None:
     nvml = FakeNvml({UUID: [Process(os.getpid(), "python", 900.0)]})
     with closing(Recorder(attempt, Silent())) as recorder:
-        with watched(CUDA, attempt, recorder, connect=lambda: nvml, name=lambda _: UUID) as halt:
+        with watched(CUDA, Sensor(nvml, UUID), attempt, recorder) as halt:
             assert [thread.name for thread in threading.enumerate() if thread.daemon].count("trainwright-nvml") == 1
-            recorder.step(step_row(0))
+            recorder.step(row(step=0))
             assert halt() is None
             assert nvml.enough.wait(10)
         assert "trainwright-nvml" not in [thread.name for thread in threading.enumerate()]
@@ -181,28 +183,25 @@ def test_while_a_run_is_on_a_gpu_its_device_is_sampled_until_the_attempt_ends(
 
 def test_a_run_that_is_not_guarded_is_sampled_and_never_stopped(attempt: Attempt) -> None:
     nvml = FakeNvml({UUID: []})
-    with closing(Recorder(attempt, Silent())) as recorder:
-        options: dict[str, Any] = {"connect": lambda: nvml, "name": lambda _: UUID}
-        with watched(CUDA, attempt, recorder, guarded=False, **options) as halt:
-            assert not isinstance(halt, ResidencyGuard)
-            assert halt() is None
+    with (
+        closing(Recorder(attempt, Silent())) as recorder,
+        watched(CUDA, Sensor(nvml, UUID), attempt, recorder, guarded=False) as halt,
+    ):
+        assert not isinstance(halt, ResidencyGuard)
+        assert halt() is None
     assert read_devices(attempt.devices)[-1].pid is None
 
 
 def test_a_sampler_that_fails_leaves_an_event_and_the_attempt_goes_on(attempt: Attempt, run: RunDirectory) -> None:
     with closing(Recorder(attempt, Silent())) as recorder:
-        with watched(CUDA, attempt, recorder, connect=FakeNvml, name=lambda _: "GPU-none"):
+        with watched(CUDA, Sensor(FakeNvml(), "GPU-none"), attempt, recorder):
             pass
-        with watched(CUDA, attempt, recorder, connect=_no_driver, name=lambda _: UUID):
+        with watched(CUDA, NoSensor("NVML: Driver Not Loaded"), attempt, recorder):
             pass
     assert [(event.kind, event.detail) for event in run.read_events()] == [
         ("sensor_lost", {"sensor": "devices", "reason": "NVML: Not Found"}),
         ("sensor_lost", {"sensor": "devices", "reason": "NVML: Driver Not Loaded"}),
     ]
-
-
-def _no_driver() -> FakeNvml:
-    raise NvmlError("NVML: Driver Not Loaded")
 
 
 def test_the_loop_asks_before_each_step_and_a_reason_aborts_the_run(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from trainwright.config import RunConfig
 from trainwright.errors import InputError
 from trainwright.evidence import verify
 from trainwright.metrics import read_checks
-from trainwright.resumption import Cut, rows_to_cut_after, verify_resume
+from trainwright.resumption import Resumption, rows_to_cut_after, verify_resume
 
 CONTRACT = "training-loop-pretrain-v1"
 
@@ -44,11 +44,10 @@ def config(kind: str = "tests.toys:Toy", contract: str | None = CONTRACT) -> Run
     return RunConfig.parse({**values, "model": {**values["model"], "type": kind}})
 
 
-def the_cut(kind: str, folder: Path) -> Cut:
-    found = verify_resume(config(kind), runs_dir=folder, steps=20, cuts=1, start=lambda *words: Forked(folder, *words))
-    [cut] = found.cuts
-    assert [(v.gate, v.result) for v in found.verdicts] == [("GATE-TRAIN-RESUME", "fail")]
-    return cut
+def resumed(kind: str, folder: Path, cuts: int) -> Resumption:
+    return verify_resume(
+        config(kind), runs_dir=folder, steps=20, cuts=cuts, start=lambda *words: Forked(folder, *words)
+    )
 
 
 def test_runs_killed_at_several_rows_and_resumed_equal_the_uncut_one(tmp_path: Path) -> None:
@@ -56,14 +55,14 @@ def test_runs_killed_at_several_rows_and_resumed_equal_the_uncut_one(tmp_path: P
     found = verify_resume(
         config(), runs_dir=tmp_path, cuts=3, tell=told.append, start=lambda *words: Forked(tmp_path, *words)
     )
-    assert [(v.gate, v.result) for v in found.verdicts] == [("GATE-TRAIN-RESUME", "pass")]
+    assert [(v.gate, v.result) for v in found.record.verdicts] == [("GATE-TRAIN-RESUME", "pass")]
     assert [cut.cut for cut in found.cuts] == [0, 9, 18]
     assert [(cut.is_equal, cut.attempts) for cut in found.cuts] == [(True, 2)] * 3
     assert all(cut.cut <= cut.killed_after < 20 for cut in found.cuts)
     assert [len(run.read_steps()) for run in (found.uncut, *(cut.run for cut in found.cuts))] == [20] * 4
     assert len(told) == 4
-    assert verify(found.record.path) == []
-    assert [(row["name"], row["cut"], row["is_equal"]) for row in read_checks(found.record.checks)] == [
+    assert verify(found.record.run.path) == []
+    assert [(row["name"], row["cut"], row["is_equal"]) for row in read_checks(found.record.run.checks)] == [
         ("resume", 0, True),
         ("resume", 9, True),
         ("resume", 18, True),
@@ -79,9 +78,17 @@ def test_runs_killed_at_several_rows_and_resumed_equal_the_uncut_one(tmp_path: P
     ],
 )
 def test_what_a_resume_does_not_bring_back_is_named(liar: str, named: Sequence[str], tmp_path: Path) -> None:
-    cut = the_cut(f"tests.liars_of_promises:{liar}", tmp_path)
+    [cut] = resumed(f"tests.liars_of_promises:{liar}", tmp_path, 1).cuts
+    assert not cut.is_equal
     assert cut.differences[0].startswith("row ")
     assert all(any(text in difference for difference in cut.differences) for text in named), cut.differences
+
+
+def test_as_many_cuts_as_the_gate_asks_for_do_not_help_a_liar(tmp_path: Path) -> None:
+    found = resumed("tests.liars_of_promises:StepsBack", tmp_path, 3)
+    assert [cut.attempts for cut in found.cuts] == [2] * 3
+    assert [(v.gate, v.result) for v in found.record.verdicts] == [("GATE-TRAIN-RESUME", "fail")]
+    assert not found.record.holds
 
 
 @pytest.mark.parametrize("steps", [6, 7, 20, 33, 1000])

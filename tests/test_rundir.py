@@ -5,10 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_metrics import row, validation
-from trainwright.errors import DataError, InputError, StoreError
+from tests.rows import row, validation
+from trainwright.errors import DataError, InputError
+from trainwright.jsonfile import write_json
 from trainwright.metrics import Event
-from trainwright.rundir import Attempt, RunDirectory, Start, all_runs, create_run, now, read_json, write_json
+from trainwright.newruns import create_run
+from trainwright.rundir import Attempt, RunDirectory, Start, all_runs
+from trainwright.timestamps import now
 
 HOLDER = """
 import sys
@@ -216,6 +219,28 @@ def test_a_run_is_found_by_its_path_and_by_its_id(run: RunDirectory) -> None:
     assert RunDirectory.find(str(run.path), Path("elsewhere")).id == run.id
 
 
+@pytest.mark.parametrize("name", ["evidence.json", "evidence.dsse.json"])
+def test_a_run_is_found_by_its_sealed_evidence_and_by_no_other_file(run: RunDirectory, name: str) -> None:
+    (run.path / name).touch()
+    assert RunDirectory.find(str(run.path / name), Path("elsewhere")).path == run.path
+    assert RunDirectory.find(f"{run.id}/{name}", run.path.parent).path == run.path
+    with pytest.raises(InputError, match="is no run directory"):
+        RunDirectory.find(str(run.config), Path("elsewhere"))
+
+
+def test_a_record_of_checks_is_found_and_is_the_latest_only_for_who_asks_for_records(run: RunDirectory) -> None:
+    record = RunDirectory(run.path.parent / "record")
+    record.path.mkdir()
+    for number, file in enumerate((run.config, record.checks, record.evidence)):
+        file.touch()
+        os.utime(file, (1000 + number, 1000 + number))
+    for name in ("record", "latest"):
+        assert RunDirectory.find(name, run.path.parent, records=True).path == record.path
+    assert RunDirectory.find("latest", run.path.parent).path == run.path
+    with pytest.raises(InputError, match="is no run directory"):
+        RunDirectory.find("record", run.path.parent)
+
+
 def test_an_unknown_run_is_refused_with_the_newest_ones(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="newest runs: none"):
         RunDirectory.find("nope", tmp_path)
@@ -226,26 +251,3 @@ def test_an_unknown_run_is_refused_with_the_newest_ones(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         RunDirectory.find("nope", tmp_path)
     assert str(caught.value).endswith(f"newest runs: {', '.join(made_run.id for made_run in made[:5])}")
-
-
-def test_two_runs_of_one_name_and_second_are_two(tmp_path: Path) -> None:
-    first, second = create_run("a", tmp_path, "x: 1\n"), create_run("a", tmp_path, "x: 2\n")
-    assert first.path != second.path
-    assert (first.config.read_text(), second.config.read_text()) == ("x: 1\n", "x: 2\n")
-
-
-def test_a_run_directory_that_cannot_be_made_is_told_with_what_to_do(tmp_path: Path) -> None:
-    (tmp_path / "runs").touch()
-    with pytest.raises(StoreError, match=r"runs: cannot be written: .*; make room or choose another --runs-dir"):
-        create_run("a", tmp_path / "runs", "")
-
-
-def test_json_reads_back_and_what_is_something_else_is_named(tmp_path: Path) -> None:
-    start = Start(attempt=2, time=now(), step=7, checkpoint="step-00000007.a1", metrics={"a": "nats"})
-    write_json(tmp_path / "start.json", start)
-    assert read_json(tmp_path / "start.json", Start) == start
-    (tmp_path / "start.json").write_text("{}")
-    with pytest.raises(InputError, match=r"start\.json: is not what it should be: .*`attempt`"):
-        read_json(tmp_path / "start.json", Start)
-    with pytest.raises(InputError, match=r"no\.json: cannot be read: No such file"):
-        read_json(tmp_path / "no.json")

@@ -37,11 +37,13 @@ from trainwright.errors import (
     TrainwrightError,
 )
 from trainwright.files import sha256_of_file
+from trainwright.jsonfile import read_json
 from trainwright.outcome import Outcome
 from trainwright.report import write_report
-from trainwright.rundir import RunDirectory, now, read_json
+from trainwright.rundir import RunDirectory
 from trainwright.runs import RunResult
 from trainwright.state import StateValue
+from trainwright.timestamps import now
 
 CONTRACT = "training-loop-pretrain-v1"
 KILLED_AT = 33  # the newest checkpoints are then those of the steps 28 and 21

@@ -1,6 +1,10 @@
 """Statuses: each computed from the contract's file and the evidence beside it, and from nothing that was typed."""
 
+import datetime as dt
+import json
+import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +15,12 @@ from tests.attached import EQUAL, FINITE, ON_CUDA, QUICK, TEXT, WHOLE, contract_
 from trainwright.attachments import attach
 from trainwright.contract.links import sha256_of_folder
 from trainwright.contract.load import load_contract, parse_contract, shipped_contracts
+from trainwright.contract.schema import EvidenceEntry
 from trainwright.contract.validate import Problem, validate
 from trainwright.errors import InputError
+from trainwright.files import sha256_of_bytes
 from trainwright.rundir import RunDirectory
+from trainwright.seals import EVIDENCE, SHA256
 from trainwright.statuses import ADVICE, STATUSES, GateStatus, contract_files, statuses_of, tally
 
 PARTIAL, ACTIVE, STALE, PROPOSED = "partial_algorithm_level", "active_with_live_evidence", "stale", "proposed"
@@ -51,6 +58,32 @@ def rewritten(file: Path, change: Any) -> None:
     data = yaml.safe_load(file.read_text())
     change(data)
     file.write_text(yaml.safe_dump(data, sort_keys=False))
+
+
+def entry_of(file: Path, gate: str = QUICK) -> EvidenceEntry:
+    (found,) = [entry for entry in load_contract(file).entry.evidence if entry.gate == gate]
+    return found
+
+
+def hashed_anew(file: Path, gate: str = QUICK) -> None:
+    """Give the entry of a gate the hash that its folder has now."""
+    digest = sha256_of_folder(file.parent / entry_of(file, gate).folder)
+    rewritten(file, lambda data: [one.update(sha256=digest) for one in data["evidence"] if one["gate"] == gate])
+
+
+def restated(file: Path, text: str) -> None:
+    """Put another statement into the folder of a gate, and compute every hash for it."""
+    folder = file.parent / entry_of(file).folder
+    (folder / EVIDENCE).write_text(text)
+    (folder / SHA256).write_text(f"{sha256_of_bytes(text.encode())}  {EVIDENCE}\n")
+    hashed_anew(file)
+
+
+def forged(file: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """Change the statement in the folder of a gate, and compute every hash for it."""
+    statement = json.loads((file.parent / entry_of(file).folder / EVIDENCE).read_text())
+    change(statement)
+    restated(file, json.dumps(statement))
 
 
 def test_a_gate_whose_fixtures_prove_it_waits_for_evidence(tmp_path: Path) -> None:
@@ -94,7 +127,7 @@ def test_a_gate_whose_fixtures_do_not_prove_it_is_proposed_whatever_its_evidence
 
 
 def test_any_byte_of_any_attached_file_that_was_changed_makes_the_gate_stale_and_is_an_error(file: Path) -> None:
-    (entry,) = [entry for entry in load_contract(file).entry.evidence if entry.gate == QUICK]
+    entry = entry_of(file)
     files = sorted((file.parent / entry.folder).iterdir())
     assert len(files) >= 4
     for changed in files:
@@ -111,7 +144,7 @@ def test_any_byte_of_any_attached_file_that_was_changed_makes_the_gate_stale_and
 
 
 def test_a_file_that_was_added_or_a_folder_that_is_gone_makes_the_gate_stale_and_is_an_error(file: Path) -> None:
-    (entry,) = [entry for entry in load_contract(file).entry.evidence if entry.gate == QUICK]
+    entry = entry_of(file)
     folder = file.parent / entry.folder
     (folder / "more.txt").write_text("")
     assert of(file).status == STALE
@@ -139,45 +172,161 @@ def test_a_gate_that_was_changed_since_is_stale_and_a_warning(file: Path, old: s
 
 def test_rows_that_were_typed_with_every_hash_computed_anew_are_judged_and_found(file: Path) -> None:
     """Quicker rows than those that were sealed: the gate passes, and the figure is not the sealed one."""
-    (entry,) = [entry for entry in load_contract(file).entry.evidence if entry.gate == QUICK]
-    folder = file.parent / entry.folder
+    folder = file.parent / entry_of(file).folder
     rows = "".join(f'{{"step":{step},"wall_ms":1e-3}}\n' for step in range(5, 10))
     for text, told in ((rows, "figures median_ms"), (rows.replace("1e-3", "7e4"), "its rows give fail")):
         (folder / "steps.jsonl").write_text(text)
-        digest = sha256_of_folder(folder)
-
-        def change(data: dict[str, Any], digest: str = digest) -> None:
-            for one in data["evidence"]:
-                one["sha256"] = digest if one["gate"] == QUICK else one["sha256"]
-
-        rewritten(file, change)
+        hashed_anew(file)
         assert errors(file) == []
         found = of(file)
         assert found.status == STALE
         assert told in found.blocks[0]
 
 
-def test_evidence_of_another_gate_or_run_does_not_count(file: Path) -> None:
-    def change(data: dict[str, Any]) -> None:
-        for one in data["evidence"]:
-            one["run"] = "another-run"
-
-    rewritten(file, change)
+def test_evidence_of_another_run_does_not_count(file: Path) -> None:
+    rewritten(file, lambda data: [one.update(run="another-run") for one in data["evidence"]])
     assert of(file).status == STALE
-    assert "is not that of run another-run" in of(file).blocks[0]
+    assert "and the contract says another-run" in of(file).blocks[0]
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"device": "NVIDIA H200"}, "its device is cpu, and the contract says NVIDIA H200"),
+        ({"date": dt.date(2099, 1, 1)}, "and the contract says 2099-01-01"),
+        ({"signed_by": "0" * 64}, f"is the key None, and the contract says that {'0' * 64} signed"),
+    ],
+    ids=str,
+)
+def test_what_is_typed_in_an_entry_and_not_in_the_statement_does_not_count(
+    file: Path, change: dict[str, Any], told: str
+) -> None:
+    rewritten(file, lambda data: [one.update(change) for one in data["evidence"]])
+    assert of(file).status == STALE
+    assert told in of(file).blocks[0]
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"_type": "nonsense"}, "is of another type: nonsense"),
+        ({"predicateType": "nonsense"}, "is of another type: "),
+        ({"subject": []}, "seals no contract.yaml, environment.json, result.json"),
+    ],
+    ids=str,
+)
+def test_a_statement_that_was_made_by_hand_does_not_count(file: Path, change: dict[str, Any], told: str) -> None:
+    forged(file, lambda statement: statement.update(change))
+    assert of(file).status == STALE
+    assert told in of(file).blocks[0]
+
+
+def test_a_statement_under_another_contract_or_device_than_the_rows_does_not_count(file: Path) -> None:
+    forged(file, lambda statement: statement["predicate"]["contract"].update(id="other-v1"))
+    assert "its contract is other-v1, and the contract says demo-v1" in of(file).blocks[0]
+    forged(file, lambda statement: statement["predicate"]["contract"].update(id="demo-v1"))
+    assert of(file).status == ACTIVE
+    forged(file, lambda statement: statement["predicate"]["environment"].update(device="cuda"))
+    assert "environment.jsonl: its device is cpu, sealed is cuda" in of(file).blocks[0]
+
+
+def test_samples_of_a_device_that_were_not_sealed_do_not_count(file: Path) -> None:
+    (file.parent / entry_of(file).folder / "devices.csv").write_text("time\n")
+    hashed_anew(file)
+    assert "devices.csv: is not as it was sealed" in of(file).blocks[0]
+
+
+def test_a_broken_entry_does_not_hide_the_one_that_stands_nor_is_shown_for_it(file: Path) -> None:
+    def twice(data: dict[str, Any]) -> None:
+        standing = next(one for one in data["evidence"] if one["gate"] == QUICK)
+        data["evidence"].append({**standing, "sha256": "0" * 64, "date": dt.date(2099, 1, 1), "device": "NVIDIA B200"})
+
+    rewritten(file, twice)
+    found = of(file)
+    assert found.evidence is not None
+    assert (found.status, found.evidence.device) == (ACTIVE, "cpu")
+
+
+def test_evidence_of_another_gate_does_not_count(file: Path) -> None:
+    """The folder of one gate under the name of another: of the same run, whose statement has both verdicts."""
+    target = file.parent / entry_of(file, FINITE).folder
+    shutil.rmtree(target)
+    shutil.copytree(file.parent / entry_of(file).folder, target)
+    hashed_anew(file, FINITE)
+    assert errors(file) == []
+    assert (of(file, FINITE).status, of(file, FINITE).figure, of(file).status) == (STALE, "", ACTIVE)
+    assert "its rows give no_evidence" in of(file, FINITE).blocks[0]
+
+
+def test_evidence_of_a_run_that_has_no_verdict_of_the_gate_does_not_count(file: Path) -> None:
+    def forge(statement: dict[str, Any]) -> None:
+        said = statement["predicate"]
+        said["verdicts"] = [verdict for verdict in said["verdicts"] if verdict["gate"] != QUICK]
+
+    forged(file, forge)
+    assert f"has no verdict of {QUICK}" in of(file).blocks[0]
+
+
+def test_a_statement_that_is_none_is_told_as_stale_and_no_crash(file: Path) -> None:
+    deep = '{"predicate": {"environment": {"a": ' + "[" * 100_000
+    for text in ("{}", "[]", "", deep):
+        restated(file, text)
+        found = of(file)
+        assert (found.status, found.figure) == (STALE, "")
+        assert "evidence.json: is no evidence of a run: " in found.blocks[0]
+
+
+def test_a_statement_that_is_missing_is_told_as_stale_and_no_crash(file: Path) -> None:
+    (file.parent / entry_of(file).folder / EVIDENCE).unlink()
+    hashed_anew(file)
+    assert of(file).status == STALE
+    assert "evidence.json" in of(file).blocks[0]
+
+
+def test_a_verdict_that_names_no_gate_is_told_as_stale_and_no_crash(file: Path) -> None:
+    forged(file, lambda statement: statement["predicate"]["verdicts"][0].pop("gate"))
+    assert of(file).status == STALE
+    assert "a verdict in it names no gate" in of(file).blocks[0]
+
+
+@pytest.mark.parametrize("figures", [None, [1], {"median_ms": "1"}, {}])
+def test_figures_that_were_not_measured_are_told_as_stale_and_no_crash(file: Path, figures: Any) -> None:
+    verdict = {"gate": QUICK, "result": "pass", "rows": 5, "figures": figures}
+    forged(file, lambda statement: statement["predicate"].update(verdicts=[verdict]))
+    assert (of(file).status, of(file).figure) == (STALE, "")
+    assert f"{QUICK} figures" in of(file).blocks[0]
+
+
+def link(path: Path) -> None:
+    path.symlink_to("/etc/passwd")
+
+
+@pytest.mark.parametrize("make", [link, os.mkfifo, Path.mkdir])
+def test_what_is_no_regular_file_in_a_folder_is_refused_and_never_opened(
+    file: Path, make: Callable[[Path], None]
+) -> None:
+    folder = entry_of(file).folder
+    make(file.parent / folder / "checks.jsonl")
+    told = f"{folder}: checks.jsonl is no regular file; evidence is plain files, side by side"
+    assert of(file).blocks[0] == f"stale: {told}"
+    assert [problem.text for problem in errors(file)] == [told]
+
+
+@pytest.mark.parametrize("part", range(3))
+def test_a_symbolic_link_on_the_way_to_a_folder_is_refused(file: Path, tmp_path: Path, part: int) -> None:
+    folder = entry_of(file).folder
+    name = "/".join(folder.split("/")[: part + 1])
+    (file.parent / name).rename(tmp_path / "elsewhere")
+    (file.parent / name).symlink_to(tmp_path / "elsewhere")
+    told = f"{folder}: {name} is a symbolic link; put the folder itself there"
+    assert of(file).blocks[0] == f"stale: {told}"
+    assert told in [problem.text for problem in errors(file)]
 
 
 def test_a_statement_with_another_byte_in_it_is_found_by_its_seal(file: Path) -> None:
-    (entry,) = [entry for entry in load_contract(file).entry.evidence if entry.gate == QUICK]
-    folder = file.parent / entry.folder
-    statement = folder / "evidence.json"
+    statement = file.parent / entry_of(file).folder / EVIDENCE
     statement.write_text(statement.read_text().replace('"python"', '"Python"', 1))
-
-    def change(data: dict[str, Any]) -> None:
-        for one in data["evidence"]:
-            one["sha256"] = sha256_of_folder(folder) if one["gate"] == QUICK else one["sha256"]
-
-    rewritten(file, change)
+    hashed_anew(file)
     assert of(file).blocks[0] == "stale: evidence.json: its SHA-256 is not the one in evidence.sha256"
 
 
@@ -201,7 +350,9 @@ def test_a_typed_status_is_refused_at_the_contract_and_at_a_gate(tmp_path: Path)
 
 
 def test_evidence_of_a_gate_that_is_not_there_is_an_error_at_its_line(file: Path) -> None:
-    file.write_text(file.read_text().replace(f"- {{gate: {QUICK},", "- {gate: GATE-DEMO-099,"))
+    text = file.read_text().replace(f"- {{gate: {QUICK},", "- {gate: GATE-DEMO-099,")
+    file.write_text(text.replace(f"evidence/{QUICK}/", "evidence/GATE-DEMO-099/"))
+    (file.parent / "evidence" / QUICK).rename(file.parent / "evidence" / "GATE-DEMO-099")
     (problem,) = errors(file)
     assert problem.text == "GATE-DEMO-099 is no gate of this contract"
     assert "GATE-DEMO-099" in file.read_text().splitlines()[problem.line - 1]
@@ -213,12 +364,24 @@ def test_a_contract_with_evidence_is_read_where_no_folder_lies(file: Path) -> No
 
 
 @pytest.mark.parametrize(
-    "folder", ["/etc", "evidence/../..", "evidence/GATE-DEMO-003/../../x", "../evidence/GATE-X-1/a"]
+    "folder",
+    [
+        *("/etc", "evidence/../..", "evidence/GATE-DEMO-003/../../x", "../evidence/GATE-X-1/a"),
+        *(f"evidence/{WHOLE}/..", f"evidence/{WHOLE}/a/b", f"evidence/{WHOLE}/.a", f"evidence/{WHOLE}/a\n"),
+    ],
 )
 def test_evidence_lies_beside_its_contract_and_nowhere_else(file: Path, folder: str) -> None:
     rewritten(file, lambda data: data["evidence"][0].update(folder=folder))
     with pytest.raises(InputError, match=r"evidence\.0\.folder"):
         statuses_of(file)
+
+
+def test_a_folder_of_another_gate_is_refused(file: Path) -> None:
+    folder = entry_of(file).folder
+    rewritten(file, lambda data: data["evidence"][0].update(folder=folder))
+    with pytest.raises(InputError, match=rf"evidence\.0\.folder: expected a folder of {WHOLE}"):
+        statuses_of(file)
+    assert any("evidence.0.folder" in problem.text for problem in errors(file))
 
 
 def test_a_tally_counts_each_status_and_the_share_with_live_evidence(attached: Path) -> None:

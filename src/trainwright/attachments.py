@@ -1,19 +1,16 @@
 """Sealed evidence attached to a contract: a folder beside it and an entry in it, for each gate that the run passes."""
 
 import datetime as dt
-import re
 import shutil
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final
-
-import msgspec
+from typing import Any
 
 from trainwright.contract.edits import with_evidence
 from trainwright.contract.facts import load_facts
-from trainwright.contract.links import sha256_of_folder
+from trainwright.contract.links import sha256_of_folder, symbolic_part
 from trainwright.contract.load import parse_contract
 from trainwright.contract.rules import Contract, Gate
 from trainwright.contract.run import contract_of
@@ -23,10 +20,9 @@ from trainwright.evidence import verify
 from trainwright.evidencefolders import content_problem, write_folder
 from trainwright.files import make_directory, write_atomically
 from trainwright.rundir import RunDirectory
-from trainwright.signing import public_key
-from trainwright.statement import Statement
-
-STAMP: Final = re.compile(r"-(\d{4})(\d{2})(\d{2})-\d{6}-[0-9a-f]{4}")
+from trainwright.seals import ENVELOPE, seals_in
+from trainwright.signing import key_id, public_key
+from trainwright.statement import Predicate, read_statement
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +38,11 @@ class Attachment:
         entries = [entry.model_dump(mode="json") for entry in self.entries]
         return {"entries": entries, "refused": self.refused, "problems": self.problems}
 
+    @classmethod
+    def of_document(cls, document: Mapping[str, Any]) -> "Attachment":
+        entries = [EvidenceEntry.model_validate(entry) for entry in document["entries"]]
+        return cls(entries, document["refused"], document["problems"])
+
 
 def attach(
     run: RunDirectory,
@@ -54,8 +55,10 @@ def attach(
     """Copy the evidence of a sealed run beside the contract in `file`, and link it there, for each gate that it passes.
 
     `gates` are those to take, all of them without; `public` is the key that has to have signed the run. Nothing is
-    written when the evidence does not hold, when no gate takes it, or when the contract cannot be edited. Errors:
-    InputError for a contract or a gate that is none; StoreError when a file cannot be written.
+    written when the evidence does not hold, when no gate takes it, or when the contract cannot be edited. The key is
+    copied along as evidence.pub, for the bytes to be checked by later; as a key that lies beside what it signed, it
+    proves nothing about who signed. Errors: InputError for a contract or a gate that is none; StoreError when a file
+    cannot be written.
     """
     text = _text_of(file)
     contract = parse_contract(text, str(file))
@@ -92,7 +95,8 @@ def _staged(
     run: RunDirectory, contract: Contract, gates: Sequence[Gate], staging: Path, public: Path | None
 ) -> tuple[list[EvidenceEntry], dict[str, str]]:
     """Make the folder of each gate that takes the run's evidence; say why the others do not."""
-    statement, facts = msgspec.json.decode(run.evidence.read_bytes(), type=Statement), load_facts(run)
+    statement, facts = read_statement(run.evidence), load_facts(run)
+    signed_by = key_id(public) if public and ENVELOPE in seals_in(run.path) else None
     judged, linked = contract_of(run), {(entry.gate, entry.run) for entry in contract.entry.evidence}
     under = {gate.id: gate_sha256(gate.entry) for gate in judged.gates} if judged else {}
     decided = {
@@ -100,13 +104,13 @@ def _staged(
     }
     entries, refused = [], {}
     for gate in gates:
-        entry = _entry(statement, gate)
+        entry = _entry(statement.predicate, gate, signed_by)
         reason = _refusal(entry, under.get(gate.id), decided.get(gate.id))
         if (gate.id, entry.run) in linked:
             reason = f"run {entry.run} is attached to it already; to attach it anew, take its entry out of evidence"
         if reason is None:
             write_folder(staging / entry.folder, run, gate, facts, public)
-            reason = content_problem(staging / entry.folder, statement.predicate.run, gate)
+            reason = content_problem(staging / entry.folder, entry, gate, contract.id)
         if reason is None:
             entries.append(entry.model_copy(update={"sha256": sha256_of_folder(staging / entry.folder)}))
         else:
@@ -114,32 +118,18 @@ def _staged(
     return entries, refused
 
 
-def _entry(statement: Statement, gate: Gate) -> EvidenceEntry:
+def _entry(said: Predicate, gate: Gate, signed_by: str | None) -> EvidenceEntry:
     """Give the entry of a gate, the hash of its folder left open."""
-    said, date = statement.predicate, _day_of(statement)
-    device = said.environment.get("device_name") or said.environment.get("device")
-    if not device:
-        raise InputError(f"{said.run}: environment.json names no device, and evidence counts for the one that it names")
     return EvidenceEntry(
         gate=gate.id,
         run=said.run,
-        date=date,
-        device=str(device),
-        folder=f"evidence/{gate.id}/{date:%Y%m%d}-{said.run}",
+        date=said.day,
+        device=said.device,
+        folder=f"evidence/{gate.id}/{said.day:%Y%m%d}-{said.run}",
         sha256="0" * 64,
         gate_sha256=gate_sha256(gate.entry),
+        signed_by=signed_by,
     )
-
-
-def _day_of(statement: Statement) -> dt.date:
-    """Give the day on which the run ended; a record of checks, which has no events, was made on the day of its id."""
-    said = statement.predicate
-    if said.ended:
-        return dt.datetime.fromisoformat(said.ended).date()
-    stamp = STAMP.search(said.run)
-    if stamp is None:
-        raise InputError(f"{said.run}: neither its events nor its id tell the day of the run; it cannot be attached")
-    return dt.date(*map(int, stamp.groups()))
 
 
 def _refusal(entry: EvidenceEntry, judged_under: str | None, verdict: Mapping[str, Any] | None) -> str | None:
@@ -154,6 +144,10 @@ def _refusal(entry: EvidenceEntry, judged_under: str | None, verdict: Mapping[st
 
 def _write(staging: Path, file: Path, entries: Sequence[EvidenceEntry], edited: str) -> None:
     """Write the folders, then the contract, each file at once; a folder that no contract links to is replaced."""
+    for entry in entries:
+        symbolic = symbolic_part(entry.folder, file.parent)
+        if symbolic:
+            raise InputError(f"{file.parent / symbolic}: is a symbolic link; evidence is put into real folders alone")
     try:
         for entry in entries:
             target = file.parent / entry.folder

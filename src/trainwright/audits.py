@@ -42,13 +42,20 @@ NOTHING: Final = Seen()
 def due(settings: LoopSettings, step: int) -> bool:
     """Tell whether a validation or a periodic checkpoint follows the step, or a budget of steps ends with it.
 
-    Where a budget is not in steps nobody knows the last one before it is taken: there the first step and each whose
-    count is a power of two are audited as well, so that the shortest run has an audit.
+    The first step and each whose count is a power of two are audited as well: nobody knows the last step of a budget in
+    seconds, or which steps are skipped, and the shortest run has an audit.
     """
-    after, checkpoint_every = step + 1, settings.checkpoint_every
-    if after % settings.validate_every == 0 or (checkpoint_every is not None and after % checkpoint_every == 0):
-        return True
-    return after & step == 0 if settings.total_steps is None else after == settings.total_steps
+    taken = step + 1
+    power_of_two = taken & step == 0
+    return power_of_two or settings.validates_after(taken) or settings.saves_after(taken) or settings.ends_at(taken)
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOut:
+    """Digests of rows that validation reads, and the share of these rows that repeats another of them."""
+
+    rows: frozenset[bytes]
+    repeats: float
 
 
 @final
@@ -78,7 +85,7 @@ class Auditor:
         self.at_first: Mapping[str, str] = {}
         self.groups: Sequence[Mapping[str, Any]] = ()
         self._batches_before: str | None = None
-        self._held_out: frozenset[bytes] | None = None
+        self._held_out: HeldOut | None = None
 
     def begin(self, at_first: Mapping[str, str], batches_before: str | None) -> None:
         """Take up the fingerprints of the weights at the run's first step and the digest of the last step's batches."""
@@ -100,25 +107,26 @@ class Auditor:
         audit = watch.audit(before) if watch.audited and taken else None
         return Seen(self._batches_before, audit)
 
-    def held_out(self) -> frozenset[bytes] | None:
+    def held_out(self) -> HeldOut | None:
         """Digest the first 4,096 rows that validation reads, once; None where the trainable has no such source."""
         batches = getattr(getattr(self.trainable, "source", None), "validation_batches", None)
         if self._held_out is None and batches is not None:
             with rng.preserved(self.trainable.device):
-                self._held_out = _rows_of(batches())
+                self._held_out = _held_out_of(batches())
         return self._held_out
 
 
-def _rows_of(batches: Iterator[Any]) -> frozenset[bytes] | None:
-    rows: set[bytes] = set()
+def _held_out_of(batches: Iterator[Any]) -> HeldOut | None:
+    rows: list[bytes] = []
     for batch in batches:
         found = row_digests(list(tensors_of(batch)))
         if found is None:
             return None
-        rows.update(found[: HELD_OUT_ROWS - len(rows)])
-        if len(rows) == HELD_OUT_ROWS:
+        rows += found
+        if len(rows) >= HELD_OUT_ROWS:
             break
-    return frozenset(rows)
+    distinct = frozenset(rows[:HELD_OUT_ROWS])
+    return HeldOut(distinct, 1 - len(distinct) / min(len(rows), HELD_OUT_ROWS)) if rows else None
 
 
 @final
@@ -190,7 +198,8 @@ class Watch:
             unchanged=unchanged[:NAMED] if unchanged else [],
             batch_repeated=None if batches is None or batches_before is None else batches == batches_before,
             batch_rows=None if rows is None else len(rows),
-            held_out_rows=None if rows is None or held_out is None else sum(row in held_out for row in rows),
+            held_out_rows=None if rows is None or held_out is None else sum(row in held_out.rows for row in rows),
+            held_out_repeats=None if held_out is None else held_out.repeats,
         )
 
     @contextmanager

@@ -35,6 +35,18 @@ class LoopSettings:
     first_validation_cap: float | None = None
     explosion: ExplosionSection = field(default_factory=ExplosionSection)
 
+    def validates_after(self, taken: int) -> bool:
+        """Tell whether a validation follows when `taken` updates are."""
+        return taken % self.validate_every == 0
+
+    def saves_after(self, taken: int) -> bool:
+        """Tell whether a periodic checkpoint follows when `taken` updates are."""
+        return self.checkpoint_every is not None and taken > 0 and taken % self.checkpoint_every == 0
+
+    def ends_at(self, taken: int) -> bool:
+        """Tell whether a budget in steps is used up when `taken` updates are."""
+        return self.total_steps is not None and taken >= self.total_steps
+
 
 def steps_per_epoch(trainable: Trainable, accumulate: int) -> int | None:
     """Give the optimizer updates that make one pass; the last accumulates over what is left. None without an end."""

@@ -5,11 +5,23 @@ import signal
 import subprocess
 import sys
 from tempfile import TemporaryFile
-from typing import Protocol, Self, final
+from typing import Final, Protocol, Self, final
 
 from trainwright.errors import InputError
+from trainwright.outcome import Outcome
 
-FINISHED = frozenset({0, 3})
+FINISHED: Final = (Outcome.DONE, Outcome.GATE_FAILED)
+
+
+def command(*words: str, module: str = "trainwright") -> list[str]:
+    """Give the words that start a module of this interpreter, with no folder beside what `environment` names."""
+    return [sys.executable, "-P", "-m", module, *words]
+
+
+def environment(**more: str) -> dict[str, str]:
+    """Give a child what this process imports from, wherever the child stands, and the variables `more`."""
+    places = [os.path.abspath(place) for place in sys.path if place]  # noqa: PTH100  entries may be zip files
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(places), **more}
 
 
 class Process(Protocol):
@@ -33,8 +45,8 @@ class Child:
         self._words = words
         self._told = TemporaryFile()  # noqa: SIM115  closed as the child is left
         self._process = subprocess.Popen(  # noqa: S603  this program, and words of its own
-            [sys.executable, "-m", "trainwright", *words],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(place for place in sys.path if place)},
+            command(*words),
+            env=environment(),
             stdout=subprocess.DEVNULL,
             stderr=self._told,
         )
@@ -55,7 +67,7 @@ class Child:
 
     def finish(self) -> None:
         code = self._process.wait()
-        if code not in FINISHED:
+        if code not in {outcome.exit_code for outcome in FINISHED}:
             self._told.seek(0)
             tail = self._told.read().decode(errors="replace").strip().splitlines()[-5:]
             raise InputError(f"trainwright {' '.join(self._words)}: exit code {code}: {' / '.join(tail)}")

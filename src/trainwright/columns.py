@@ -13,16 +13,8 @@ from typing import Annotated, Any, Final
 import msgspec
 import pyarrow as pa
 
-from trainwright.metrics import (
-    BLOCK_BYTES,
-    MEASURED_STEP_FIELDS,
-    NONFINITE_SUFFIX,
-    THROUGHPUT_FIELDS,
-    Int64,
-    StepMetrics,
-    line_blocks,
-    step_rows,
-)
+from trainwright.metrics import MEASURED_STEP_FIELDS, NONFINITE_SUFFIX, THROUGHPUT_FIELDS, Int64, StepMetrics, step_rows
+from trainwright.rowfiles import BLOCK_BYTES, line_blocks
 
 NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
 OPTIONAL: Final = float | msgspec.UnsetType

@@ -5,6 +5,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
+from typing import Any
 
 from trainwright.errors import DeviceUnavailableError, InputError
 from trainwright.nvml import Gpu, Nvml, NvmlError, driver
@@ -57,7 +58,11 @@ def cuda_devices() -> tuple[int, str]:
     except NvmlError as error:
         return 0, str(error)
     visible = os.environ.get(VISIBLE)
-    return (count, "NVML") if visible is None else (visible_devices(count, visible), f"NVML and {VISIBLE}={visible}")
+    return count if visible is None else visible_devices(count, visible), _source(visible)
+
+
+def _source(visible: str | None) -> str:
+    return "NVML" if visible is None else f"NVML and {VISIBLE}={visible}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +78,17 @@ class Installed:
     source: str
     absent: str | None
 
+    def document(self) -> dict[str, Any]:
+        """Give it as `version --json` tells it: what is not there is null, with the reason under `absent`."""
+        told = {"cuda_runtime": self.cuda, "driver": self.driver, "devices": self.gpus}
+        absent = {name: None if value else self.absent for name, value in told.items()}
+        return {**told, "cuda_devices": len(self.gpus), "cuda_devices_source": self.source, "absent": absent}
+
 
 def installed() -> Installed:
     """Ask the driver of this machine, where there is one."""
     visible = os.environ.get(VISIBLE)
-    source = "NVML" if visible is None else f"NVML and {VISIBLE}={visible}"
+    source = _source(visible)
     try:
         with driver() as nvml:
             gpus = visible_gpus(nvml, visible)

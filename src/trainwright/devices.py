@@ -15,9 +15,10 @@ from typing import Any, Final, final
 import msgspec
 
 from trainwright.errors import DataError
-from trainwright.metrics import RowWriter, whole_lines
 from trainwright.nvml import Nvml
-from trainwright.rundir import RunDirectory, Start, now
+from trainwright.rowfiles import RowWriter, whole_lines
+from trainwright.rundir import RunDirectory, Start
+from trainwright.timestamps import now
 
 INTERVAL_SECONDS: Final = 1.0
 WITHIN_SECONDS: Final = 5.0  # of its first step a run shows itself on the device

@@ -1,12 +1,13 @@
 """Digests of tensors: of a weight by a sample, of a batch whole, of a batch row by row. Equal bytes, equal digests."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, Final
 
 import torch
 from torch import Tensor
+
+from trainwright.equality import entries_of
 
 SAMPLED: Final = 4_096  # elements of a tensor that its fingerprint reads
 DIGEST_BYTES: Final = 16
@@ -23,20 +24,9 @@ def fingerprints(tensors: Mapping[str, Tensor]) -> dict[str, str]:
     return {name: digest([sampled(tensor)]) for name, tensor in tensors.items()}
 
 
-def tensors_of(batch: Any) -> Iterator[Tensor]:
-    """Give every tensor of a nested batch (tensor, mapping, tuple, list, dataclass), in its order."""
-    if isinstance(batch, Tensor):
-        yield batch
-        return
-    inner: Any = ()
-    if isinstance(batch, Mapping):
-        inner = batch.values()
-    elif isinstance(batch, tuple | list):
-        inner = batch
-    elif is_dataclass(batch):
-        inner = (getattr(batch, field.name) for field in fields(batch))
-    for value in inner:
-        yield from tensors_of(value)
+def tensors_of(batch: Any) -> list[Tensor]:
+    """Give every tensor of a nested batch, in its order, as `equality.entries_of` walks it."""
+    return [value for value in entries_of(batch).values() if isinstance(value, Tensor)]
 
 
 def on_host(tensor: Tensor) -> Tensor:

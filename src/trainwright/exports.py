@@ -16,12 +16,13 @@ from trainwright.data import shards
 from trainwright.data import tokenizer as tokenizers
 from trainwright.errors import DamagedCheckpointError, DataError, InputError, StoreError
 from trainwright.files import make_directory, sha256_of_file
+from trainwright.jsonfile import write_json
 from trainwright.manifest import Checkpoint, Manifest
 from trainwright.metrics import best_of
 from trainwright.models import huggingface
 from trainwright.models.decoder import RMS_EPS, ROPE_THETA, Decoder, Shape
 from trainwright.models.generate import generate
-from trainwright.rundir import RunDirectory, write_json
+from trainwright.rundir import RunDirectory
 from trainwright.state import State, under_prefix
 
 CHOICES = ("best", "last")

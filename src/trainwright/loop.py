@@ -23,10 +23,10 @@ from trainwright.manifest import Checkpoint, Stamp
 from trainwright.metrics import StepMetrics
 from trainwright.outcome import Outcome
 from trainwright.recorder import Recorder
-from trainwright.rundir import now
 from trainwright.signals import StopRequest
 from trainwright.state import State, require
 from trainwright.steps import Done, Stepper, stepper_for
+from trainwright.timestamps import now
 from trainwright.trainable import Trainable
 
 PHASES = ("training", "validation", "checkpoint")
@@ -146,7 +146,7 @@ class Loop:
 
     def _budget_reached(self) -> Ending | None:
         settings = self._settings
-        if settings.total_steps is not None and self._next_step >= settings.total_steps:
+        if settings.ends_at(self._next_step):
             return Ending(Outcome.DONE.label, f"budget of {settings.total_steps} steps reached")
         items = self.state.items_seen + self._stepper.items_in_flight
         if settings.total_items is not None and items >= settings.total_items:
@@ -161,11 +161,11 @@ class Loop:
             return False
         if step == self.state.first_step:
             return self._settings.validate_at_start
-        return at_end or step % self._settings.validate_every == 0
+        return at_end or self._settings.validates_after(step)
 
     def _checkpoint_due(self) -> bool:
-        every, step = self._settings.checkpoint_every, self._next_step
-        return every is not None and step > 0 and step % every == 0 and self._saved_at != step
+        step = self._next_step
+        return self._settings.saves_after(step) and self._saved_at != step
 
     # -- steps -------------------------------------------------------------------------------------------------------
 

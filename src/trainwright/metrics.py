@@ -1,22 +1,19 @@
 """The rows of a run, and the one reader of them: loop at resume, judge, report and API all read through here."""
 
 import math
-import os
-import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeAlias, cast
+from typing import Annotated, Any, TypeAlias, cast
 
 import msgspec
 
-from trainwright.errors import DataError, InputError, StoreError
+from trainwright.errors import DataError, InputError
+from trainwright.rowfiles import line_blocks, whole_lines
 
 NONFINITE_SUFFIX = "_nonfinite"
 NONFINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 MEASURED_STEP_FIELDS = ("step", "train_loss", "grad_norm", "lr", "gpu_util_pct", "wall_ms")
 THROUGHPUT_FIELDS = ("tokens_per_sec", "samples_per_sec")
-BLOCK_BYTES: Final = 1 << 20  # some 6,000 rows: what is held of a long file at once; it stays in the cache
 Int64: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
 
@@ -119,7 +116,8 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True):
     the weights of each group moved, None where that cannot be told · `grad_norm` over all trained parameters, before
     clipping · `tensors` that are trained, `tensors_changed` since the run's first step, `unchanged` the first names of
     those that did not · `batch_repeated`: the batches are those of the step before · `batch_rows` rows of its batches,
-    `held_out_rows` those of them that validation reads as well. None: not measured, as on a step that changed nothing.
+    `held_out_rows` those of them that validation reads as well, `held_out_repeats` the share of what validation reads
+    that stands there more than once. None: not measured, as on a step that changed nothing.
     """
 
     step: int
@@ -133,12 +131,14 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True):
     batch_repeated: bool | None = None
     batch_rows: int | None = None
     held_out_rows: int | None = None
+    held_out_repeats: float | None = None
 
     def encode(self) -> bytes:
         return encode_line(msgspec.structs.asdict(self))
 
 
 def encode_line(row: dict[str, Any]) -> bytes:
+    """Give a row as its line, newline included; a number that is not finite becomes null and a sibling key."""
     try:
         finite = math.isfinite(math.fsum(v for v in row.values() if type(v) is float))
     except (OverflowError, ValueError):
@@ -160,86 +160,23 @@ def with_siblings(values: Mapping[str, Any]) -> dict[str, Any]:
     return whole
 
 
-def _without_siblings(row: dict[str, Any]) -> dict[str, Any]:
-    for key in [key for key in row if key.endswith(NONFINITE_SUFFIX)]:
-        row[key.removesuffix(NONFINITE_SUFFIX)] = NONFINITE[row.pop(key)]
-    return row
+def without_siblings(row: dict[str, Any]) -> dict[str, Any]:
+    """Give `row`, changed in place: what `with_siblings` wrote as null beside a word is that number again.
 
-
-class RowWriter:
-    """Appends rows to a file, each by one write: a killed process loses none that was handed over.
-
-    Errors: StoreError naming file and reason when the disk takes no more; a row that was cut is taken back.
+    Errors: InputError for a sibling key whose word is none of nan, inf and -inf.
     """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-
-    def write(self, line: bytes) -> None:
-        try:
-            written = os.write(self._descriptor, line)
-            if written < len(line):
-                self._write_rest(line, written)
-        except OSError as error:
-            raise self._failed(f"a row of {len(line)} bytes cannot be written", error) from error
-
-    def _write_rest(self, line: bytes, written: int) -> None:
-        """Write what a short write left, or take its beginning back, so that the next row starts a line."""
-        try:
-            while written < len(line):
-                written += os.write(self._descriptor, line[written:])
-        except OSError:
-            os.ftruncate(self._descriptor, os.fstat(self._descriptor).st_size - written)
-            raise
-
-    def sync(self) -> None:
-        try:
-            os.fsync(self._descriptor)
-        except OSError as error:
-            raise self._failed("rows cannot be made durable", error) from error
-
-    def _failed(self, what: str, error: OSError) -> StoreError:
-        free = shutil.disk_usage(self._path.parent).free
-        return StoreError(f"{self._path}: {what}: {error.strerror}; {free} bytes are free there")
-
-    def close(self) -> None:
-        os.close(self._descriptor)
+    for key in [key for key in row if key.endswith(NONFINITE_SUFFIX)]:
+        word = row.pop(key)
+        if not isinstance(word, str) or word not in NONFINITE:
+            raise InputError(f"{key} is {word!r}; expected one of {', '.join(NONFINITE)}")
+        row[key.removesuffix(NONFINITE_SUFFIX)] = NONFINITE[word]
+    return row
 
 
 class Stepped(msgspec.Struct, frozen=True):
     """What is asked of a row to tell whether it counts."""
 
     step: int
-
-
-@dataclass(frozen=True, slots=True)
-class WholeLines:
-    """The whole lines of a file; `torn` tells that a last one without its newline was left out."""
-
-    path: Path
-    lines: list[bytes]
-    torn: bool
-
-
-def whole_lines(path: Path) -> WholeLines:
-    """Read the lines that were written to their end; a missing file has none."""
-    data = path.read_bytes() if path.exists() else b""
-    *lines, rest = data.split(b"\n")
-    return WholeLines(path, lines, torn=bool(rest))
-
-
-def line_blocks(path: Path, size_bytes: int = BLOCK_BYTES) -> Iterator[list[bytes]]:
-    """Give the lines of `whole_lines`, some `size_bytes` of them at a time."""
-    if not path.exists():
-        return
-    with path.open("rb") as file:
-        rest = b""
-        while block := file.read(size_bytes):
-            lines = (rest + block).split(b"\n")
-            rest = lines.pop()
-            if lines:
-                yield lines
 
 
 _ROW = msgspec.json.Decoder(dict[str, int | float | str | None])
@@ -257,7 +194,7 @@ def read_steps(path: Path) -> list[StepMetrics]:
 
 
 def read_validations(path: Path) -> list[ValidationRow]:
-    return list(_read(path, lambda line: msgspec.convert(_without_siblings(_VALIDATION.decode(line)), ValidationRow)))
+    return list(_read(path, lambda line: msgspec.convert(without_siblings(_VALIDATION.decode(line)), ValidationRow)))
 
 
 def read_events(path: Path) -> list[Event]:
@@ -265,12 +202,12 @@ def read_events(path: Path) -> list[Event]:
 
 
 def read_audits(path: Path) -> list[Audit]:
-    return list(_read(path, lambda line: msgspec.convert(_without_siblings(_ANY.decode(line)), Audit)))
+    return list(_read(path, lambda line: msgspec.convert(without_siblings(_ANY.decode(line)), Audit)))
 
 
 def read_checks(path: Path) -> list[dict[str, Any]]:
     """Read checks.jsonl: what a command that compares or probes measured, one comparison a row, flat."""
-    return list(_read(path, lambda line: _without_siblings(_VALIDATION.decode(line))))
+    return list(_read(path, lambda line: without_siblings(_VALIDATION.decode(line))))
 
 
 def step_rows(path: Path, lines: Iterable[bytes], first: int = 1) -> Iterator[StepMetrics]:
@@ -291,7 +228,7 @@ def _decoded(path: Path, lines: Iterable[bytes], decode: Any, first: int = 1) ->
 
 
 def _step_row(line: bytes) -> StepMetrics:
-    row = _without_siblings(_ROW.decode(line))
+    row = without_siblings(_ROW.decode(line))
     core = {name: row.pop(name) for name in (*MEASURED_STEP_FIELDS, *THROUGHPUT_FIELDS) if name in row}
     measured = "wall_ms" in core
     return msgspec.convert(

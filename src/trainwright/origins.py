@@ -9,9 +9,10 @@ from trainwright.checkpoints.checkpoints import Checkpoints, Found
 from trainwright.checkpoints.open import open_store
 from trainwright.config import SET_BY_MODE, RunConfig
 from trainwright.errors import DamagedCheckpointError, InputError, StoreError
+from trainwright.jsonfile import read_json
 from trainwright.manifest import Checkpoint, Manifest
 from trainwright.metrics import best_of
-from trainwright.rundir import RunDirectory, Start, read_json
+from trainwright.rundir import RunDirectory, Start
 from trainwright.state import State
 from trainwright.trainable import Trainable
 

@@ -1,8 +1,6 @@
 """Probes of the machine at hand: the installed command is asked in processes of its own; what it did is recorded."""
 
-import os
 import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -16,17 +14,14 @@ import msgspec
 import numpy as np
 import torch
 
-from trainwright import environment, yamlfile
-from trainwright.checkrecords import record_checks
+from trainwright import children, environment, yamlfile
+from trainwright.checkrecords import Record, record_checks
 from trainwright.contract.judge import Verdict, decides_exit
 from trainwright.contract.load import load_contract
-from trainwright.contract.run import judge_run
 from trainwright.device import VISIBLE, resolve
 from trainwright.errors import InputError, TrainwrightError
 from trainwright.nvml import NvmlError, driver
-from trainwright.rundir import RunDirectory
 
-CONTRACT: Final = "gpu-training-backend-v1"
 TRAINING_CONTRACT: Final = "training-loop-pretrain-v1"
 UNDERSTOOD: Final = ("cpu", "cuda", "cuda:15", "auto")
 REFUSED: Final = ("gpu", "CUDA", "cuda:16", "cuda:01", "cuda:-1", "cpu:0")
@@ -67,19 +62,7 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     cuda_runtime_absent: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Probed:
-    """The sealed record of the probes, and what the contract's gates of kind probe say of it."""
-
-    record: RunDirectory
-    verdicts: Sequence[Verdict]
-
-    @property
-    def holds(self) -> bool:
-        return all(verdict.holds or verdict.on_fail == "warn" for verdict in self.verdicts)
-
-
-def probe(contract: str = CONTRACT, *, runs_dir: Path) -> Probed:
+def probe(contract: str, *, runs_dir: Path) -> Record:
     """Probe this machine and judge the contract's gates of kind probe; the record is sealed below `runs_dir`.
 
     Errors: InputError for a contract without such gates; TrainwrightError when a command does not come to its end.
@@ -90,8 +73,7 @@ def probe(contract: str = CONTRACT, *, runs_dir: Path) -> Probed:
     with TemporaryDirectory(prefix="trainwright-probe-") as folder:
         rows = _checks(Machine(Path(folder)))
     here = environment.describe(_device())
-    record, _ = record_checks("probe", runs_dir, judged_by, environment=here, rows=[*map(msgspec.structs.asdict, rows)])
-    return Probed(record, [verdict for verdict in judge_run(record) if verdict.kind == "probe"])
+    return record_checks("probe", runs_dir, judged_by, environment=here, rows=[*map(msgspec.structs.asdict, rows)])
 
 
 def _device() -> torch.device:
@@ -193,14 +175,15 @@ class Machine:
         )
 
     def _ask(self, *words: str, hide_gpus: bool = False, show_gpus: bool = False) -> Answer:
-        command = [sys.executable, "-m", "trainwright", *words]
-        own = {name: value for name, value in os.environ.items() if not (show_gpus and name == VISIBLE)}
+        own = children.environment(**({VISIBLE: ""} if hide_gpus else {}))
+        if show_gpus:
+            own.pop(VISIBLE, None)
         began = perf_counter()
         try:
             done = subprocess.run(  # noqa: S603  our own command and fixed words
-                command,
+                children.command(*words),
                 cwd=self._folder,
-                env={**own, VISIBLE: ""} if hide_gpus else own,
+                env=own,
                 capture_output=True,
                 text=True,
                 timeout=PATIENCE_SECONDS,

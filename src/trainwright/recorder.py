@@ -4,8 +4,10 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from trainwright.files import sync_directory
-from trainwright.metrics import Audit, Event, RowWriter, StepMetrics, ValidationRow
-from trainwright.rundir import Attempt, now
+from trainwright.metrics import Audit, Event, StepMetrics, ValidationRow
+from trainwright.rowfiles import RowWriter
+from trainwright.rundir import Attempt
+from trainwright.timestamps import now
 
 
 class Watcher(Protocol):

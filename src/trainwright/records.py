@@ -15,8 +15,9 @@ from trainwright.loop import Ended
 from trainwright.origins import Origin, Weights
 from trainwright.outcome import Outcome
 from trainwright.peaks import peak_flops
-from trainwright.rundir import Result, RunDirectory, Start, now
-from trainwright.sensors import Utilisation
+from trainwright.rundir import Result, RunDirectory, Start
+from trainwright.sensors import NoSensor, Sensor
+from trainwright.timestamps import now
 from trainwright.trainable import Trainable
 
 
@@ -24,6 +25,7 @@ def environment_record(
     config: RunConfig,
     trainable: Trainable,
     settings: LoopSettings,
+    sensor: Sensor | NoSensor,
     *,
     explicit: Mapping[str, bool],
     target: float | None,
@@ -46,7 +48,7 @@ def environment_record(
         "planned_steps": settings.schedule.total_steps,
         "steps_per_epoch": steps_per_epoch(trainable, settings.accumulate),
         "items_per_epoch": trainable.items_per_epoch,
-        "absent": {**described["absent"], **absent_sensors(trainable)},
+        "absent": {**described["absent"], **absent_sensors(sensor)},
     }
 
 
@@ -57,14 +59,19 @@ def _compute(trainable: Trainable) -> dict[str, float | bool | None]:
     return {"flops_per_item": cost, "peak_flops": peak, **known}
 
 
-def absent_sensors(trainable: Trainable) -> dict[str, str | None]:
+def absent_sensors(sensor: Sensor | NoSensor) -> dict[str, str | None]:
     """Give sensor → why it is not there; None for one that is."""
-    absent = Utilisation(trainable.device).absent
+    absent = sensor.reason if isinstance(sensor, NoSensor) else None
     return {"gpu_util_pct": absent, "devices": absent}
 
 
 def start_record(
-    run: RunDirectory, attempt: int, trainable: Trainable, origin: Origin | None, taken: Weights | None
+    run: RunDirectory,
+    attempt: int,
+    trainable: Trainable,
+    sensor: Sensor | NoSensor,
+    origin: Origin | None,
+    taken: Weights | None,
 ) -> Start:
     """Give what an attempt begins from, and what its rows declare."""
     parent = origin.run if origin and origin.run.path != run.path else None
@@ -76,7 +83,7 @@ def start_record(
         parent=parent.id if parent else None,
         parent_directory=str(parent.path.resolve()) if parent else None,
         init=taken.record() if taken else None,
-        absent=absent_sensors(trainable),
+        absent=absent_sensors(sensor),
         unit=trainable.unit,
         metrics={metric.name: metric.unit for metric in trainable.metrics},
         device=str(trainable.device),

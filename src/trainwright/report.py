@@ -18,8 +18,9 @@ from trainwright.contract.run import judge_run
 from trainwright.durations import duration
 from trainwright.errors import StoreError
 from trainwright.files import write_atomically
+from trainwright.jsonfile import read_json
 from trainwright.metrics import Event, StepMetrics, ValidationRow, best_of
-from trainwright.rundir import Attempt, Result, RunDirectory, read_json
+from trainwright.rundir import Attempt, Result, RunDirectory
 
 LAST_EVENTS: Final = 40
 TAIL: Final = 3.0  # the histogram ends at this multiple of p95 where a few steps took much longer

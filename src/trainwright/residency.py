@@ -8,10 +8,10 @@ from typing import Final, final
 import torch
 
 from trainwright.devices import WITHIN_SECONDS, DeviceSample, Sampler, is_resident, seconds_between
-from trainwright.nvml import Driver, Nvml, NvmlError
 from trainwright.recorder import Recorder
-from trainwright.rundir import Attempt, now
-from trainwright.sensors import uuid_of
+from trainwright.rundir import Attempt
+from trainwright.sensors import NoSensor, Sensor
+from trainwright.timestamps import now
 
 LATE_SECONDS: Final = 2.0  # a sample that was taken in time is on record by then
 HINT: Final = (
@@ -64,12 +64,11 @@ class ResidencyGuard:
 @contextmanager
 def watched(
     device: torch.device,
+    sensor: Sensor | NoSensor,
     attempt: Attempt,
     recorder: Recorder,
     *,
     guarded: bool = True,
-    connect: Callable[[], Nvml] = Driver,
-    name: Callable[[torch.device], str] = uuid_of,
 ) -> Iterator[Callable[[], str | None]]:
     """Sample a CUDA device into devices.csv while the block runs; give what the loop asks before each step.
 
@@ -84,26 +83,14 @@ def watched(
         guard.lost(reason)
         recorder.event("sensor_lost", sensor="devices", reason=reason)
 
-    sampler = _sampler(device, attempt, guard, lost, connect, name)
-    if sampler:
-        sampler.start()
+    halt = guard if guarded else lambda: None
+    if isinstance(sensor, NoSensor):
+        lost(sensor.reason)
+        yield halt
+        return
+    sampler = Sampler(attempt.devices, sensor.nvml, sensor.uuid, on_sample=guard.saw, on_lost=lost)
+    sampler.start()
     try:
-        yield guard if guarded else lambda: None
+        yield halt
     finally:
-        if sampler:
-            sampler.stop()
-
-
-def _sampler(
-    device: torch.device,
-    attempt: Attempt,
-    guard: ResidencyGuard,
-    lost: Callable[[str], None],
-    connect: Callable[[], Nvml],
-    name: Callable[[torch.device], str],
-) -> Sampler | None:
-    try:
-        return Sampler(attempt.devices, connect(), name(device), on_sample=guard.saw, on_lost=lost)
-    except NvmlError as error:
-        lost(str(error))
-        return None
+        sampler.stop()

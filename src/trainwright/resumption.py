@@ -16,21 +16,21 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from trainwright import origins, yamlfile
-from trainwright.children import Child, Process
+from trainwright.checkrecords import Record, contract_with_pairs, record_comparison
+from trainwright.children import FINISHED, Child, Process
 from trainwright.config import RunConfig
-from trainwright.contract.judge import Verdict
-from trainwright.equality import differences
+from trainwright.equality import bit_differences
 from trainwright.errors import InputError, TrainwrightError
-from trainwright.metrics import THROUGHPUT_FIELDS, whole_lines
-from trainwright.pairs import contract_with_pairs, recorded
-from trainwright.rundir import RunDirectory, read_json
+from trainwright.jsonfile import read_json
+from trainwright.metrics import THROUGHPUT_FIELDS
+from trainwright.rowfiles import whole_lines
+from trainwright.rundir import RunDirectory
 from trainwright.state import State, StateValue
 
 STEPS, CUTS = 20, 4
 FEWEST_STEPS: Final = 6
 TRIES: Final = 5  # a run may end between its row and the kill; it is then made again
 PAUSE_SECONDS: Final = 0.0005
-FINISHED: Final = frozenset({"done", "gate_failed"})
 TIME_FIELDS: Final = frozenset({"wall_ms", "wall_ms_measured", "gpu_util_pct", *THROUGHPUT_FIELDS})
 TIME_FIELDS_OF_VALIDATIONS: Final = frozenset({"wall_seconds", "checkpoint"})
 KINDS: Final = {"model": "tensor", "optimizer": "tensor", "rng": "random stream", "source": "data position"}
@@ -55,12 +55,11 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Resumption:
-    """The gates that were decided, the runs that were compared, and the sealed record of that."""
+    """The runs that were compared, and the sealed record that decides the pair gate."""
 
-    verdicts: Sequence[Verdict]
     uncut: RunDirectory
     cuts: Sequence[Cut]
-    record: RunDirectory
+    record: Record
 
 
 def verify_resume(
@@ -86,12 +85,12 @@ def verify_resume(
         tell(f"{uncut.id}: {steps} steps, not cut")
         made = []
         for row in rows:
-            made.append(compared(uncut, row, *children.cut(row)))
+            made.append(cut_of(uncut, row, *children.cut(row)))
             tell(f"{made[-1].run.id}: killed after row {made[-1].killed_after}, resumed")
     found = [_row(config, steps, every, cut) for cut in made]
     environment = read_json(uncut.environment)
-    record, verdicts = recorded(config, contract, "resume", found, environment=environment, runs_dir=runs_dir)
-    return Resumption(verdicts, uncut, made, record)
+    record = record_comparison(config, contract, "resume", found, environment=environment, runs_dir=runs_dir)
+    return Resumption(uncut, made, record)
 
 
 def rows_to_cut_after(steps: int, cuts: int, every: int) -> list[int]:
@@ -185,7 +184,7 @@ class Children:
 
     def _finished(self, run: RunDirectory) -> RunDirectory:
         result = run.read_result()
-        if result is None or result.outcome not in FINISHED or result.step != self._steps:
+        if result is None or result.outcome not in {end.label for end in FINISHED} or result.step != self._steps:
             why = result.why if result else "it has no result"
             raise InputError(f"{run.id}: did not get to step {self._steps}: {why}; nothing can be compared")
         return run
@@ -193,13 +192,13 @@ class Children:
 
 def rows_on_disk(run: RunDirectory) -> int:
     """Give the whole rows of the first attempt, as they stand in its file."""
-    return len(whole_lines(run.path / "attempts" / "1" / "steps.jsonl").lines)
+    return len(whole_lines(run.attempt(1).steps).lines)
 
 
 # -- the comparison --------------------------------------------------------------------------------------------------
 
 
-def compared(uncut: RunDirectory, row: int, run: RunDirectory, killed_after: int) -> Cut:
+def cut_of(uncut: RunDirectory, row: int, run: RunDirectory, killed_after: int) -> Cut:
     """Hold a resumed run against the one that was not cut."""
     attempts = run.attempts()
     return Cut(
@@ -218,7 +217,7 @@ def first_differences(uncut: RunDirectory, run: RunDirectory) -> Iterator[str]:
     validations = uncut.read_validations(), run.read_validations()
     yield from _of_rows("validation", *validations, TIME_FIELDS_OF_VALIDATIONS)
     told: set[str] = set()
-    for name, text in differences(_last_state(uncut), _last_state(run)):
+    for name, text in bit_differences(_last_state(uncut), _last_state(run)):
         kind = KINDS.get(name.partition(".")[0], "entry")
         if kind not in told:
             told.add(kind)

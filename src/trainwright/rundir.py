@@ -2,20 +2,18 @@
 
 import fcntl
 import os
-import secrets
-import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from time import sleep
-from typing import Any
+from typing import Any, Final, TypeVar
 
 import msgspec
 
-from trainwright.errors import InputError, StoreError
+from trainwright.errors import InputError
 from trainwright.files import make_directory, sync_directory, write_atomically
+from trainwright.jsonfile import read_json
 from trainwright.manifest import Checkpoint
 from trainwright.metrics import (
     Audit,
@@ -27,14 +25,27 @@ from trainwright.metrics import (
     read_events,
     read_steps,
     read_validations,
-    whole_lines,
 )
 from trainwright.outcome import Outcome
+from trainwright.rowfiles import whole_lines
+
+RowT = TypeVar("RowT")
 
 LOCK_TRIES, LOCK_SECONDS = 20, 0.01
+EVIDENCE_FILES = frozenset({"evidence.json", "evidence.dsse.json"})
 ATTEMPT_EVENTS = frozenset(
     {"started", "resumed", "not_exact", "checkpoint_rejected", "signal", "finished", "torn_row", "sensor_lost"}
     | {"first_step"}
+)
+SEALED: Final = (  # the closed set of records that evidence is made from, as patterns below the run's directory
+    *("run.yaml", "contract.yaml", "environment.json"),
+    *(
+        f"attempts/*/{name}"
+        for name in ("start.json", "steps.jsonl", "validations.jsonl", "events.jsonl", "audits.jsonl")
+    ),
+    *("attempts/*/devices.csv", "checks.jsonl"),
+    *("checkpoints/*/manifest.json", "checkpoints/*/retired.json"),
+    *("steps.jsonl", "validations.jsonl", "events.jsonl", "result.json"),
 )
 ROW_EVENTS = frozenset({"skipped_step", "wrapped_data", "guard"})  # their step is a row's, not a count of updates
 
@@ -120,13 +131,18 @@ class RunDirectory:
     path: Path
 
     @classmethod
-    def find(cls, run: str, runs_dir: Path) -> "RunDirectory":
-        """Find a run by path, by id below `runs_dir`, or the newest as `latest`. Errors: InputError that lists ids."""
-        if run == "latest" and (newest := all_runs(runs_dir)):
+    def find(cls, run: str, runs_dir: Path, *, records: bool = False) -> "RunDirectory":
+        """Find a run by path, by id below `runs_dir`, by its sealed evidence, or the newest as `latest`.
+
+        With `records` any sealed folder is found as well, and `latest` may be a record of checks. Errors: InputError
+        that lists ids.
+        """
+        if run == "latest" and (newest := all_runs(runs_dir, records=records)):
             return newest[0]
         for path in (Path(run), runs_dir / run):
-            if (path / "run.yaml").is_file():
-                return cls(path)
+            found = cls(path.parent if path.is_file() and path.name in EVIDENCE_FILES else path)
+            if found.config.is_file() or (records and found.evidence.is_file()):
+                return found
         known = [found.path.name for found in all_runs(runs_dir)][:5]
         raise InputError(
             f"{run}: is no run directory and no run id below {runs_dir}; newest runs: {', '.join(known) or 'none'}"
@@ -190,6 +206,10 @@ class RunDirectory:
         folders = (self.path / "attempts").glob("*/start.json")
         return sorted((Attempt(f.parent, int(f.parent.name)) for f in folders), key=lambda a: a.number)
 
+    def attempt(self, number: int) -> Attempt:
+        """Give the attempt of a number, started or not."""
+        return Attempt(self.path / "attempts" / str(number), number)
+
     def read_result(self) -> Result | None:
         """Give result.json while it stands: None before the run's end, and once a later attempt took the run up again.
 
@@ -208,10 +228,10 @@ class RunDirectory:
         base = self.path / "attempts"
         make_directory(base)
         number = max((int(path.name) for path in base.iterdir()), default=0) + 1
-        directory = base / str(number)
-        directory.mkdir()
+        attempt = self.attempt(number)
+        attempt.directory.mkdir()
         sync_directory(base)
-        return Attempt(directory, number)
+        return attempt
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -236,9 +256,8 @@ class RunDirectory:
 
     def read_steps(self) -> list[StepMetrics]:
         """Give the rows that count, each step once: those of attempt n up to the start of attempt n + 1."""
-        return [
-            row for attempt, later in self._attempts() for row in read_steps(attempt.steps) if later.keeps_row(row.step)
-        ] or read_steps(self.steps)
+        of_attempts = self._counting(lambda one: read_steps(one.steps), lambda later, row: later.keeps_row(row.step))
+        return of_attempts or read_steps(self.steps)
 
     def step_table(self) -> Any:
         """Give the rows of `read_steps` as a pyarrow.Table, as `columns.read_step_table` does of one file."""
@@ -265,27 +284,25 @@ class RunDirectory:
             return all(file.read(len(block)) == block for block in self.step_lines()) and not file.read(1)
 
     def read_validations(self) -> list[ValidationRow]:
-        return [
-            row
-            for attempt, later in self._attempts()
-            for row in read_validations(attempt.validations)
-            if later.keeps_save(row.step)
-        ] or read_validations(self.validations)
+        """Give the validations that count. Errors: DataError with file and line for a row that is none."""
+        of_attempts = self._counting(
+            lambda one: read_validations(one.validations), lambda later, row: later.keeps_save(row.step)
+        )
+        return of_attempts or read_validations(self.validations)
 
     def read_events(self) -> list[Event]:
         """Give every event, less those that are bound to a step which a later attempt took again."""
-        return [
-            event for attempt, later in self._attempts() for event in read_events(attempt.events) if later.keeps(event)
-        ] or read_events(self.events)
+        of_attempts = self._counting(lambda one: read_events(one.events), lambda later, event: later.keeps(event))
+        return of_attempts or read_events(self.events)
 
     def read_audits(self) -> list[Audit]:
         """Give the audits of the rows that count."""
-        return [
-            row
-            for attempt, later in self._attempts()
-            for row in read_audits(attempt.audits)
-            if later.keeps_row(row.step)
-        ]
+        return self._counting(lambda one: read_audits(one.audits), lambda later, row: later.keeps_row(row.step))
+
+    def _counting(
+        self, read: Callable[[Attempt], Iterable[RowT]], keeps: Callable[["Later", RowT], bool]
+    ) -> list[RowT]:
+        return [row for attempt, later in self._attempts() for row in read(attempt) if keeps(later, row)]
 
     def _attempts(self) -> list[tuple[Attempt, "Later"]]:
         attempts = self.attempts()
@@ -298,11 +315,7 @@ class RunDirectory:
 
     def torn_files(self) -> list[Path]:
         """Give the row files whose last line was cut by a crash."""
-        of_attempts = [
-            file
-            for one in self.attempts()
-            for file in (one.steps, one.validations, one.events, one.audits, one.devices)
-        ]
+        of_attempts = [file for attempt in self.attempts() for file in attempt.row_files]
         files = of_attempts or [self.steps, self.validations, self.events]
         return [file for file in files if whole_lines(file).torn]
 
@@ -347,86 +360,8 @@ class Later:
         return self.keeps_row(event.step) if event.kind in ROW_EVENTS else self.keeps_save(event.step)
 
 
-def create_run(
-    name: str,
-    runs_dir: Path,
-    config: str,
-    *,
-    contract: str | None = None,
-    environment: Mapping[str, Any] | None = None,
-) -> RunDirectory:
-    """Make a run directory with its first records; run.yaml is written last, and makes it a run.
-
-    Errors: StoreError when it cannot be written; nothing is left of it.
-    """
-    run = create_record(name, runs_dir, contract=contract, environment=environment)
-    try:
-        with storing(run.path):
-            write_atomically(run.config, config.encode())
-    except BaseException:
-        shutil.rmtree(run.path, ignore_errors=True)
-        raise
-    return run
-
-
-def create_record(
-    name: str, runs_dir: Path, *, contract: str | None = None, environment: Mapping[str, Any] | None = None
-) -> RunDirectory:
-    """Make the directory of a record that is no run yet: contract and environment.
-
-    Errors: StoreError when it cannot be written; nothing is left of it.
-    """
-    stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
-    run = RunDirectory(runs_dir / f"{name}-{stamp}-{secrets.token_hex(2)}")
-    with storing(run.path):
-        make_directory(runs_dir)
-        run.path.mkdir()
-        sync_directory(runs_dir)
-        try:
-            if contract is not None:
-                write_atomically(run.contract, contract.encode())
-            if environment is not None:
-                write_json(run.environment, {**environment, "run": run.id})
-        except BaseException:
-            shutil.rmtree(run.path, ignore_errors=True)
-            raise
-    return run
-
-
-@contextmanager
-def storing(path: Path) -> Iterator[None]:
-    """Turn an OSError while records are written at `path` into a StoreError that says what is free there."""
-    try:
-        yield
-    except OSError as error:
-        there = next(folder for folder in (path, *path.absolute().parents) if folder.is_dir())
-        free = shutil.disk_usage(there).free
-        raise StoreError(
-            f"{error.filename or path}: cannot be written: {error.strerror}; {free} bytes are free there; make room or "
-            "choose another --runs-dir"
-        ) from error
-
-
-def all_runs(runs_dir: Path) -> list[RunDirectory]:
-    """Give the runs below `runs_dir`, newest first."""
-    configs = sorted(runs_dir.glob("*/run.yaml"), key=lambda p: (p.stat().st_mtime, p.parent.name), reverse=True)
-    return [RunDirectory(path.parent) for path in configs]
-
-
-def write_json(path: Path, value: Any) -> None:
-    write_atomically(path, msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")
-
-
-def read_json(path: Path, kind: Any = dict[str, Any]) -> Any:
-    """Read one JSON file as `kind`. Errors: InputError with the file when it is missing or is something else."""
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
-    except msgspec.MsgspecError as error:
-        raise InputError(f"{path}: is not what it should be: {error}") from error
-
-
-def now() -> str:
-    """Give the time as records carry it: UTC, ISO 8601, milliseconds."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+def all_runs(runs_dir: Path, *, records: bool = False) -> list[RunDirectory]:
+    """Give the runs below `runs_dir`, newest first; with `records` the records of checks as well."""
+    marks = [file for name in ("run.yaml", *["checks.jsonl"] * records) for file in runs_dir.glob(f"*/{name}")]
+    marks.sort(key=lambda path: (path.stat().st_mtime, path.parent.name), reverse=True)
+    return [RunDirectory(path.parent) for path in marks]

@@ -3,7 +3,7 @@
 import math
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,20 +32,23 @@ from trainwright.errors import (
 )
 from trainwright.evidence import seal
 from trainwright.files import remove_temporaries
+from trainwright.jsonfile import read_json, write_json
 from trainwright.loop import Ended, Loop
 from trainwright.manifest import Stamp
 from trainwright.models.build import build
+from trainwright.newruns import create_run, storing
 from trainwright.origins import Origin, Rejected, Weights
 from trainwright.outcome import Outcome
 from trainwright.recorder import Recorder, Silent, Watcher
 from trainwright.records import environment_record, result_record, start_record
 from trainwright.residency import watched
-from trainwright.rundir import RunDirectory, create_run, read_json, storing, write_json
+from trainwright.rundir import Attempt, RunDirectory
 from trainwright.sanity import overfit_once
 from trainwright.seals import seals_in
-from trainwright.sensors import Utilisation
+from trainwright.sensors import NoSensor, Sensor, Utilisation, open_sensor
 from trainwright.signals import StopRequest, stop_on_signals
 from trainwright.signing import check_signing_key
+from trainwright.state import weights_in
 from trainwright.trainable import Trainable
 
 
@@ -77,6 +80,7 @@ class Prepared:
     trainable: Trainable
     settings: LoopSettings
     target: float | None
+    sensor: Sensor | NoSensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +90,17 @@ class Beginning:
     origin: Origin | None
     weights: Weights | None
     rejected: Rejected = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """An attempt with what it writes to. `torn` are the row files that an earlier one left with a cut last line."""
+
+    attempt: Attempt
+    recorder: Recorder
+    checkpoints: Checkpoints
+    stamp: Stamp
+    torn: Sequence[Path]
 
 
 def execute(
@@ -110,7 +125,12 @@ def execute(
         taken = _weights_of(config, trainable, runs_dir) if origin is None else None
         _check_space(runs_dir, trainable)
         record = environment_record(
-            prepared.config, trainable, prepared.settings, explicit=config.explicit(), target=prepared.target
+            prepared.config,
+            trainable,
+            prepared.settings,
+            prepared.sensor,
+            explicit=config.explicit(),
+            target=prepared.target,
         )
         text = contract.text if contract else None
         run = create_run(config.name, runs_dir, prepared.config.to_yaml(), contract=text, environment=record)
@@ -192,7 +212,8 @@ def _prepared(config: RunConfig, device_name: str) -> Iterator[Prepared]:
             raise TrainwrightError(
                 f"model type {config.model.type!r} cannot be built: {failures.told(error)}"
             ) from error
-        yield Prepared(config, trainable, loop_settings(config, trainable), target_value(config, trainable))
+        settings, target = loop_settings(config, trainable), target_value(config, trainable)
+        yield Prepared(config, trainable, settings, target, open_sensor(device))
 
 
 def _weights_of(config: RunConfig, trainable: Trainable, runs_dir: Path) -> Weights | None:
@@ -205,8 +226,7 @@ def _weights_of(config: RunConfig, trainable: Trainable, runs_dir: Path) -> Weig
 
 def _check_space(folder: Path, trainable: Trainable) -> None:
     """Errors: StoreError before step 0 when weights and two moments of each will not fit."""
-    state = trainable.save_checkpoint().items()
-    weights = sum(v.nbytes for k, v in state if k.startswith("model.") and isinstance(v, torch.Tensor))
+    weights = sum(tensor.nbytes for tensor in weights_in(trainable.save_checkpoint()).values())
     needed, free = 3 * weights, open_store(folder).free_bytes()
     if free is not None and free < needed:
         raise StoreError(
@@ -216,46 +236,57 @@ def _check_space(folder: Path, trainable: Trainable) -> None:
 
 def _attempt(run: RunDirectory, prepared: Prepared, beginning: Beginning, watcher: Watcher) -> RunResult:
     """Train until the loop ends, then judge. The run is locked, and the trainable holds what it begins from."""
-    trainable, contract = prepared.trainable, contract_of(run)
+    contract, started = contract_of(run), _started(run, prepared, beginning, watcher)
+    recorder = started.recorder
+    watcher.on_plan(prepared.settings.schedule.total_steps)
+    with stop_on_signals() as stop:
+        with closing(recorder), _watched(prepared, started) as halt:
+            loop = Loop(
+                prepared.trainable,
+                prepared.settings,
+                recorder=recorder,
+                checkpoints=started.checkpoints,
+                stamp=started.stamp,
+                stop=stop,
+                utilisation=_utilisation(prepared.sensor, recorder),
+                judge=lambda: _judge_so_far(run, contract, watcher),
+                halt=halt,
+            )
+            _begin(loop, recorder, run, beginning, started.stamp)
+            for path in started.torn:
+                recorder.event("torn_row", file=path.relative_to(run.path).as_posix())
+            ended = _run(loop, recorder, lambda: _sanity(run, prepared, loop, recorder, stop))
+        return _finish(run, prepared, ended)
+
+
+def _started(run: RunDirectory, prepared: Prepared, beginning: Beginning, watcher: Watcher) -> Started:
+    """Begin the attempt's records, and clear away what earlier ones left that does not count."""
     with storing(run.path):
         torn = run.torn_files()
         remove_temporaries(run.path)
         attempt = run.new_attempt()
-        start = start_record(run, attempt.number, trainable, beginning.origin, beginning.weights)
+        origin, weights = beginning.origin, beginning.weights
+        start = start_record(run, attempt.number, prepared.trainable, prepared.sensor, origin, weights)
         write_json(attempt.start_file, start)
         recorder = Recorder(attempt, watcher)
     checkpoints = Checkpoints(open_store(run.checkpoints), limits=run.limits())
     for checkpoint, reason in beginning.rejected:
         checkpoints.set_aside(checkpoint, reason)
     checkpoints.sweep()
-    stamp = _stamp(run, attempt.number, prepared)
-    watcher.on_plan(prepared.settings.schedule.total_steps)
-    with stop_on_signals() as stop:
-        guarded = prepared.config.guards.residency == "abort"
-        with closing(recorder), watched(trainable.device, attempt, recorder, guarded=guarded) as halt:
-            loop = Loop(
-                trainable,
-                prepared.settings,
-                recorder=recorder,
-                checkpoints=checkpoints,
-                stamp=stamp,
-                stop=stop,
-                utilisation=_utilisation(trainable, recorder),
-                judge=lambda: _judge_so_far(run, contract, watcher),
-                halt=halt,
-            )
-            _begin(loop, recorder, run, beginning, stamp)
-            for path in torn:
-                recorder.event("torn_row", file=path.relative_to(run.path).as_posix())
-            ended = _run(loop, recorder, lambda: _sanity(run, prepared, loop, recorder, stop))
-        return _finish(run, prepared, ended)
+    return Started(attempt, recorder, checkpoints, _stamp(run, attempt.number, prepared), torn)
 
 
-def _utilisation(trainable: Trainable, recorder: Recorder) -> Utilisation:
+def _watched(prepared: Prepared, started: Started) -> AbstractContextManager[Callable[[], str | None]]:
+    guarded = prepared.config.guards.residency == "abort"
+    device, sensor = prepared.trainable.device, prepared.sensor
+    return watched(device, sensor, started.attempt, started.recorder, guarded=guarded)
+
+
+def _utilisation(sensor: Sensor | NoSensor, recorder: Recorder) -> Utilisation:
     def lost(reason: str) -> None:
         recorder.event("sensor_lost", sensor="gpu_util_pct", reason=reason)
 
-    return Utilisation(trainable.device, on_lost=lost)
+    return Utilisation(sensor, on_lost=lost)
 
 
 def _stamp(run: RunDirectory, attempt: int, prepared: Prepared) -> Stamp:

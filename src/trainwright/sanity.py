@@ -17,6 +17,7 @@ from trainwright.trainable import Trainable
 
 MOST_UPDATES: Final = 200
 MOST_SECONDS: Final = 60.0
+RAISED_EVERY, RAISED_BY = 50, 4.0  # updates; a rate that is right for a long run may be slow for one batch
 SHARE: Final = 0.5  # of the first loss; the contract's gate states it as well
 
 
@@ -66,10 +67,12 @@ def overfit(
     stopped: Callable[[], bool] = lambda: False,
     clock: Callable[[], float] = perf_counter,
 ) -> Overfit:
-    """Update on the next micro-batch at the peak learning rate until its loss is at most half of where it began.
+    """Update on the next micro-batch until its loss is at most half of where it began.
 
-    At most 200 updates or 60 seconds, less when `stopped` says so or the loss is not finite. Weights, optimizer, random
-    streams, data position and step are afterwards as before, bit for bit; until then a copy of them is held.
+    The rate is the schedule's peak, and four times as much after each 50 updates: what is asked is whether the model
+    can learn, not whether the rate is high. At most 200 updates or 60 seconds, less when `stopped` says so or the loss
+    is not finite. Weights, optimizer, random streams, data position and step are afterwards as before, bit for bit;
+    until then a copy of them is held.
     Errors: those of the trainable.
     """
     with _preserved(trainable):
@@ -80,7 +83,7 @@ def overfit(
             found = Overfit(losses[0], losses[-1], len(losses) - 1, clock() - began)
             if _is_over(found) or stopped():
                 return found
-            trainable.learning_rate = schedule.peak
+            trainable.learning_rate = schedule.peak * RAISED_BY ** (found.steps // RAISED_EVERY)
             trainable.backward(loss)
             trainable.clip_gradients(clip_norm)
             trainable.optimizer_step()

@@ -1,6 +1,7 @@
 """GPU utilisation as NVML reports it; never invented: None and a reason where there is no sensor."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from time import monotonic
 
 import torch
@@ -15,6 +16,41 @@ def uuid_of(device: torch.device) -> str:
     return f"GPU-{torch.cuda.get_device_properties(device).uuid}"
 
 
+@dataclass(frozen=True, slots=True)
+class Sensor:
+    """The driver, and the UUID by which it knows the run's GPU."""
+
+    nvml: Nvml
+    uuid: str
+
+
+@dataclass(frozen=True, slots=True)
+class NoSensor:
+    """Why there is no sensor of the run's device."""
+
+    reason: str
+
+
+def open_sensor(
+    device: torch.device,
+    *,
+    connect: Callable[[], Nvml] = Driver,
+    name: Callable[[torch.device], str] = uuid_of,
+) -> Sensor | NoSensor:
+    """Open the driver for a CUDA device, or say why it cannot be asked.
+
+    It stays open while the process lives: the thread that samples may be in a call that NVML never answers.
+    """
+    if device.type != "cuda":
+        return NoSensor(f"device {device.type} has no GPU utilisation")
+    try:
+        sensor = Sensor(connect(), name(device))
+        sensor.nvml.gpu(sensor.uuid)
+    except NvmlError as error:
+        return NoSensor(str(error))
+    return sensor
+
+
 class Utilisation:
     """Call it for the newest sample in percent, at most one second old; `absent` says why there is none.
 
@@ -23,41 +59,28 @@ class Utilisation:
 
     def __init__(
         self,
-        device: torch.device,
+        sensor: Sensor | NoSensor,
         clock: Callable[[], float] = monotonic,
         on_lost: Callable[[str], None] = lambda _: None,
-        *,
-        connect: Callable[[], Nvml] = Driver,
-        name: Callable[[torch.device], str] = uuid_of,
     ) -> None:
         self._clock = clock
         self._on_lost = on_lost
         self._sampled_at = -MAXIMUM_AGE_SECONDS
         self._value: float | None = None
-        self._nvml: Nvml | None = None
-        self.absent: str | None = f"device {device.type} has no GPU utilisation"
-        if device.type == "cuda":
-            self._open(device, connect, name)
-
-    def _open(self, device: torch.device, connect: Callable[[], Nvml], name: Callable[[torch.device], str]) -> None:
-        try:
-            self._nvml, self.absent = connect(), None
-            self._uuid = name(device)
-            self._nvml.gpu(self._uuid)
-        except NvmlError as error:
-            self._nvml, self.absent = None, str(error)
+        self._sensor = sensor if isinstance(sensor, Sensor) else None
+        self.absent = sensor.reason if isinstance(sensor, NoSensor) else None
 
     def __call__(self) -> float | None:
-        if self._nvml is None:
+        if self._sensor is None:
             return None
         moment = self._clock()
         if moment - self._sampled_at >= MAXIMUM_AGE_SECONDS:
-            self._sampled_at, self._value = moment, self._sample(self._nvml)
+            self._sampled_at, self._value = moment, self._sample(self._sensor)
         return self._value
 
-    def _sample(self, nvml: Nvml) -> float | None:
+    def _sample(self, sensor: Sensor) -> float | None:
         try:
-            value = nvml.utilisation_pct(self._uuid)
+            value = sensor.nvml.utilisation_pct(sensor.uuid)
         except NvmlError as error:
             self._lose(str(error))
             return None
@@ -66,5 +89,5 @@ class Utilisation:
         return value
 
     def _lose(self, reason: str) -> None:
-        self._nvml, self.absent = None, reason
+        self._sensor, self.absent = None, reason
         self._on_lost(reason)

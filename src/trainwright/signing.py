@@ -171,6 +171,12 @@ def signature_problem(envelope: Envelope, public: Path) -> str | None:
     return None
 
 
+def key_id(public: Path) -> str:
+    """Give the name by which a signature tells its key. Errors: InputError when the file is no public key."""
+    name: str = _public_key(public).keyid
+    return name
+
+
 def _public_key(path: Path) -> SSlibKey:
     try:
         key = load_pem_public_key(path.read_bytes())

@@ -46,6 +46,10 @@ def under_prefix(prefix: str, state: State) -> dict[str, StateValue]:
     return {name.removeprefix(start): value for name, value in state.items() if name.startswith(start)}
 
 
+def weights_in(state: State) -> dict[str, torch.Tensor]:
+    return {k: v for k, v in state.items() if k.startswith("model.") and isinstance(v, torch.Tensor)}
+
+
 def require(state: State, name: str) -> StateValue:
     """Give the entry `name`; DamagedCheckpointError that names it when it is missing (never a silent fresh value)."""
     if name not in state:

@@ -13,19 +13,17 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, get_args
 
-import msgspec
-
-from trainwright.contract.confined import confined
 from trainwright.contract.expressions import connect
 from trainwright.contract.gatechecks import problems_of_gate
-from trainwright.contract.links import file_of, link_problem
-from trainwright.contract.load import SUFFIX, parse_contract, read_contract, shipped_contracts
+from trainwright.contract.judge import figures_told
+from trainwright.contract.links import link_problem
+from trainwright.contract.load import SUFFIX, file_of, parse_contract, read_contract, shipped_contracts
 from trainwright.contract.rules import Gate
 from trainwright.contract.schema import EvidenceEntry, gate_sha256
 from trainwright.errors import InputError
 from trainwright.evidencefolders import content_problem
 from trainwright.seals import EVIDENCE
-from trainwright.statement import Statement
+from trainwright.statement import read_statement
 
 Status: TypeAlias = Literal["proposed", "partial_algorithm_level", "active_with_live_evidence", "stale"]
 STATUSES: Final[tuple[Status, ...]] = get_args(Status)
@@ -37,7 +35,8 @@ ADVICE: Final = "no sealed evidence of a real run: trainwright evidence attach R
 class GateStatus:
     """Where a gate stands, by which evidence, and what is missing for the next status.
 
-    `evidence` is the newest entry that stands, else the newest; `figure` what was measured there, with its device.
+    `evidence` is the newest entry that stands, else the newest; `figure` what was measured there, with its device,
+    and empty where none stands.
     """
 
     gate: str
@@ -70,22 +69,11 @@ def statuses_of(file: Path) -> list[GateStatus]:
                 gate,
                 [*_unproven(connection, gate, metrics)],
                 [entry for entry in newest_first if entry.gate == gate.id],
+                contract.id,
                 file.parent,
             )
             for gate in contract.gates
         ]
-
-
-def confined_statuses(file: Path) -> list[GateStatus]:
-    """Compute as `statuses_of`: for a contract from outside in a child with limits. Errors: InputError at a limit."""
-    if file in map(file_of, shipped_contracts()):
-        return statuses_of(file)
-    found = confined(documents_of, str(file), gives=list[dict[str, Any]], about=str(file))
-    return [GateStatus.of_document(document) for document in found]
-
-
-def documents_of(file: str) -> list[dict[str, Any]]:
-    return [status.document() for status in statuses_of(Path(file))]
 
 
 def _unproven(connection: Any, gate: Gate, metrics: frozenset[str]) -> Iterator[str]:
@@ -95,26 +83,28 @@ def _unproven(connection: Any, gate: Gate, metrics: frozenset[str]) -> Iterator[
             yield text
 
 
-def _status(gate: Gate, unproven: Sequence[str], entries: Sequence[EvidenceEntry], folder: Path) -> GateStatus:
+def _status(
+    gate: Gate, unproven: Sequence[str], entries: Sequence[EvidenceEntry], contract: str, folder: Path
+) -> GateStatus:
     told = gate.id, gate.entry.claim, gate.entry.kind
-    problems = {entry.folder: _why_stale(entry, gate, folder) for entry in entries}
-    standing = next((entry for entry in entries if problems[entry.folder] is None), None)
+    problems = [_why_stale(entry, gate, contract, folder) for entry in entries]
+    standing = next((entry for entry, problem in zip(entries, problems, strict=True) if problem is None), None)
     shown = standing or next(iter(entries), None)
-    figure = _figure(shown, folder) if shown and link_problem(shown, folder) is None else ""
+    figure = _figure(standing, gate, folder) if standing else ""
     if unproven:
         return GateStatus(*told, "proposed", shown, figure, tuple(unproven))
     if standing:
         return GateStatus(*told, ACTIVE, standing, figure)
     if shown:
-        return GateStatus(*told, "stale", shown, figure, (f"stale: {problems[shown.folder]}", *_missing(gate)))
+        return GateStatus(*told, "stale", shown, figure, (f"stale: {problems[0]}", *_missing(gate)))
     return GateStatus(*told, "partial_algorithm_level", blocks=tuple(_missing(gate)))
 
 
-def _why_stale(entry: EvidenceEntry, gate: Gate, folder: Path) -> str | None:
+def _why_stale(entry: EvidenceEntry, gate: Gate, contract: str, folder: Path) -> str | None:
     problem = link_problem(entry, folder)
     if problem is None and entry.gate_sha256 != gate_sha256(gate.entry):
         problem = f"the gate was changed since evidence of run {entry.run} was attached"
-    return problem or content_problem(folder / entry.folder, entry.run, gate)
+    return problem or content_problem(folder / entry.folder, entry, gate, contract)
 
 
 def _missing(gate: Gate) -> Iterator[str]:
@@ -124,14 +114,12 @@ def _missing(gate: Gate) -> Iterator[str]:
         yield f"evidence of a run on {device} is missing"
 
 
-def _figure(entry: EvidenceEntry, folder: Path) -> str:
-    """Give the measured figures as sealed, with the headroom and the device."""
-    said = msgspec.json.decode((folder / entry.folder / EVIDENCE).read_bytes(), type=Statement).predicate
-    verdict = next((verdict for verdict in said.verdicts if verdict["gate"] == entry.gate), {})
-    unit = f" {verdict['unit']}" if verdict.get("unit") else ""
-    figures = verdict.get("figures", {})
-    told = ", ".join(f"{name} {value:.6g}{unit}" for name, value in figures.items() if isinstance(value, int | float))
-    return f"{told} ({entry.device})"
+def _figure(standing: EvidenceEntry, gate: Gate, folder: Path) -> str:
+    """Give the figures of an entry that stands, as sealed, with the device and who signed."""
+    verdict = read_statement(folder / standing.folder / EVIDENCE).predicate.verdict_of(gate.id) or {}
+    figures = {name: value for name, value in verdict.get("figures", {}).items() if isinstance(value, int | float)}
+    signed = f", signed by {standing.signed_by[:8]}" if standing.signed_by else ""
+    return f"{figures_told(figures, gate.entry.unit)} ({standing.device}{signed})"
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,10 +62,10 @@ class Stepper(Protocol):
         """Give the number of steps taken and not given back."""
 
     def take(self, step: int) -> Sequence[Done]:
-        """Take step `step`. Errors: DataExhaustedError."""
+        """Take step `step`; give the steps whose numbers are known by now. Errors: DataExhaustedError."""
 
     def drain(self) -> Sequence[Done]:
-        """Wait for every step in flight. After one that ends the run nothing is given."""
+        """Wait for the steps in flight and give them; the first that ends the run is the last given."""
 
 
 def stepper_for(
@@ -113,11 +113,20 @@ def _accumulated(trainable: Trainable, count: int, watch: Watch | None) -> tuple
     return total / items, items
 
 
-@final
-class HostStepper:
-    """For a device whose numbers are at hand: a bad step is seen before the optimizer takes it."""
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """A step up to its clipped gradients, before the optimizer takes it."""
 
-    in_flight = items_in_flight = 0
+    watch: Watch | None
+    epoch: int
+    began: Any
+    loss: Tensor
+    items: int
+    norm: Tensor
+
+
+class _Steps:
+    """What every stepper is made with, and how each begins a step."""
 
     def __init__(
         self,
@@ -132,17 +141,28 @@ class HostStepper:
         self._auditor = auditor
         self._clock: Clock = HostClock()
 
-    def take(self, step: int) -> Sequence[Done]:
-        trainable, settings, explosion = self._trainable, self._settings, self._explosion
+    def _begin(self, step: int) -> _Begun:
+        trainable, settings = self._trainable, self._settings
         watch = self._auditor.watch(step, self._clock)
         epoch = trainable.epoch
         began = self._clock.mark()
         trainable.learning_rate = settings.schedule.at(step)
-        loss_tensor, items = gradients(trainable, micro_batches(trainable, settings.accumulate), watch)
+        loss, items = gradients(trainable, micro_batches(trainable, settings.accumulate), watch)
         if watch is not None:
             watch.before_update()
-        norm_tensor = trainable.clip_gradients(settings.clip_norm)
-        loss, norm = loss_tensor.item(), norm_tensor.item()
+        return _Begun(watch, epoch, began, loss, items, trainable.clip_gradients(settings.clip_norm))
+
+
+@final
+class HostStepper(_Steps):
+    """For a device whose numbers are at hand: a bad step is seen before the optimizer takes it."""
+
+    in_flight = items_in_flight = 0
+
+    def take(self, step: int) -> Sequence[Done]:
+        trainable, explosion = self._trainable, self._explosion
+        begun = self._begin(step)
+        watch, loss, norm = begun.watch, begun.loss.item(), begun.norm.item()
         problem = guards.not_finite(step, loss, norm)
         action = None if problem else explosion.act(norm, explosion.threshold)
         took = _took(problem, action)
@@ -152,11 +172,11 @@ class HostStepper:
             trainable.step += 1
         learning_rate = trainable.learning_rate
         trainable.zero_grad()
-        wall_ms = self._clock.milliseconds(began, self._clock.mark())
+        wall_ms = self._clock.milliseconds(begun.began, self._clock.mark())
         if watch is not None:
             wall_ms -= watch.paused_ms()
             watch.after_update()
-        taken = Taken(step, epoch, items, learning_rate, trainable.collect_metrics())
+        taken = Taken(step, begun.epoch, begun.items, learning_rate, trainable.collect_metrics())
         seen = self._auditor.conclude(watch, taken=took)
         return (Done(taken, loss, norm, wall_ms, problem, action, seen),)
 
@@ -177,7 +197,7 @@ class _Launched:
 
 
 @final
-class DeviceStepper:
+class DeviceStepper(_Steps):
     """For a device that runs ahead of the host: nothing waits for it.
 
     A step that is not finite is masked on the device, and so is every later one, until the host has read its row; the
@@ -191,11 +211,9 @@ class DeviceStepper:
         explosion: ExplosionGuard,
         auditor: Auditor | Unwatched = UNWATCHED,
     ) -> None:
-        self._trainable = trainable
-        self._settings = settings
-        self._explosion = explosion
-        self._auditor = auditor
-        self._clock: Clock = CudaClock() if trainable.device.type == "cuda" else HostClock()
+        super().__init__(trainable, settings, explosion, auditor)
+        if trainable.device.type == "cuda":
+            self._clock = CudaClock()
         self._masked = torch.zeros((), device=trainable.device)
         self._launched: deque[_Launched] = deque()
         self.items_in_flight = 0
@@ -218,16 +236,8 @@ class DeviceStepper:
         return done
 
     def _launch(self, step: int) -> None:
-        trainable, settings = self._trainable, self._settings
-        watch = self._auditor.watch(step, self._clock)
-        epoch = trainable.epoch
-        began = self._clock.mark()
-        trainable.learning_rate = settings.schedule.at(step)
-        loss, items = gradients(trainable, micro_batches(trainable, settings.accumulate), watch)
-        if watch is not None:
-            watch.before_update()
-        norm = trainable.clip_gradients(settings.clip_norm)
-        threshold = self._explosion.threshold
+        trainable, begun = self._trainable, self._begin(step)
+        watch, loss, norm, threshold = begun.watch, begun.loss, begun.norm, self._explosion.threshold
         trainable.optimizer_step(self._mask(loss, norm, threshold))
         learning_rate = trainable.learning_rate
         trainable.zero_grad()
@@ -235,9 +245,9 @@ class DeviceStepper:
             watch.after_update()
         numbers = self._clock.fetch(torch.stack((loss.double(), norm.double())))
         ended = self._clock.mark()
-        taken = Taken(step, epoch, items, learning_rate, trainable.collect_metrics())
-        self._launched.append(_Launched(taken, watch, numbers, threshold, began, ended))
-        self.items_in_flight += items
+        taken = Taken(step, begun.epoch, begun.items, learning_rate, trainable.collect_metrics())
+        self._launched.append(_Launched(taken, watch, numbers, threshold, begun.began, ended))
+        self.items_in_flight += begun.items
 
     def _mask(self, loss: Tensor, norm: Tensor, threshold: float | None) -> Tensor:
         """Give 1.0 for a step that must change nothing. What is not finite masks every later step as well."""

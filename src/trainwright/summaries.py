@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from trainwright.errors import DamagedCheckpointError, TrainwrightError
+from trainwright.jsonfile import read_json
 from trainwright.manifest import (
     MANIFEST,
     RETENTION,
@@ -21,7 +22,7 @@ from trainwright.manifest import (
     saved_in,
 )
 from trainwright.outcome import Outcome
-from trainwright.rundir import Result, RunDirectory, Start, all_runs, read_json
+from trainwright.rundir import Result, RunDirectory, Start, all_runs
 
 
 class Surroundings(msgspec.Struct, frozen=True, kw_only=True):

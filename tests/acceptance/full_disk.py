@@ -15,9 +15,9 @@ from tests.acceptance import harness
 from trainwright import runs
 from trainwright.config import RunConfig
 from trainwright.errors import TrainwrightError
+from trainwright.jsonfile import write_json
 from trainwright.metrics import Event
 from trainwright.recorder import Silent
-from trainwright.rundir import write_json
 from trainwright.runs import RunResult
 
 NO_NAMESPACE = 99

@@ -14,7 +14,7 @@ import pytest
 from tests.acceptance import harness
 from trainwright import yamlfile
 from trainwright.device import GRAMMAR
-from trainwright.rundir import read_json
+from trainwright.jsonfile import read_json
 
 CONTRACT = "training-loop-pretrain-v1"
 DEVICE_SECONDS = 2.0

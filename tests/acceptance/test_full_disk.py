@@ -12,7 +12,8 @@ from trainwright.checkpoints.checkpoints import Checkpoints
 from trainwright.checkpoints.filesystem import FileStore
 from trainwright.config import RunConfig
 from trainwright.errors import StoreError
-from trainwright.rundir import RunDirectory, read_json
+from trainwright.jsonfile import read_json
+from trainwright.rundir import RunDirectory
 
 LAST_SAVED = 30
 NEEDED_AND_FREE = re.compile(r"([0-9]+) bytes cannot be written: (.+); ([0-9]+) bytes are free there")

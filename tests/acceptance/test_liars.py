@@ -14,8 +14,8 @@ from trainwright.runs import RunResult
 CONTRACT = "training-loop-pretrain-v1"
 LIES: Mapping[str, set[str]] = {
     "Honest": set(),
-    "StoredRate": {"GATE-TRAIN-LR"},
-    "OwnRate": {"GATE-TRAIN-LR"},
+    "StoredRate": {"GATE-TRAIN-LR", "GATE-TRAIN-APPLIED"},
+    "OwnRate": {"GATE-TRAIN-APPLIED"},
     "ConstantNorm": {"GATE-TRAIN-NORM", "GATE-TRAIN-CONSTANT"},
     "FrozenHead": {"GATE-TRAIN-MOVED"},
     "OneBatch": {"GATE-TRAIN-BATCHES"},

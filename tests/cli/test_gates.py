@@ -8,9 +8,11 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
+from tests.attached import contract_file
 from tests.contract.facts_tables import contract_data
+from trainwright.checkrecords import record_checks
 from trainwright.cli.main import app
-from trainwright.contract.load import shipped_contracts
+from trainwright.contract.load import load_contract, shipped_contracts
 from trainwright.errors import InputError
 
 
@@ -72,3 +74,14 @@ def test_a_command_that_names_too_much_or_too_little_is_refused(arguments: list[
     result = gates(*arguments)
     assert isinstance(result.exception, InputError)
     assert str(result.exception).startswith(message)
+
+
+@pytest.mark.parametrize(("equal_steps", "code"), [(9, 0), (8, 3)])
+def test_a_record_of_checks_is_judged_again_by_its_folder_and_decides_the_exit(
+    tmp_path: Path, equal_steps: int, code: int
+) -> None:
+    rows = [{"name": "determinism", "compared_steps": 9, "equal_steps": equal_steps}]
+    contract = load_contract(contract_file(tmp_path))
+    record = record_checks("pairs", tmp_path, contract, environment={"device": "cpu"}, rows=rows)
+    for named in (record.run.path, record.run.path / "evidence.json"):
+        assert gates(named).exit_code == code

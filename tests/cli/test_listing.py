@@ -19,10 +19,12 @@ from trainwright.checkpoints.open import open_store
 from trainwright.cli.listing import print_run, print_runs
 from trainwright.contract.judge import Verdict
 from trainwright.errors import DataError, InputError
+from trainwright.jsonfile import write_json
 from trainwright.manifest import Stamp
 from trainwright.metrics import StepMetrics, ValidationRow
+from trainwright.newruns import create_run
 from trainwright.recorder import Recorder, Silent
-from trainwright.rundir import RunDirectory, Start, create_run, write_json
+from trainwright.rundir import RunDirectory, Start
 from trainwright.state import State
 from trainwright.summaries import checkpoints_of, is_running
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 import pytest
 from rich.console import Console
 
-from tests.test_metrics import row, validation
+from tests.rows import row, validation
 from trainwright.cli.progress import PLAIN_SECONDS, Progress
 from trainwright.contract.judge import Result, Verdict
 from trainwright.metrics import Event

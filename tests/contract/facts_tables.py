@@ -1,14 +1,16 @@
-"""A contract of one gate, and facts for it, as small as a test needs them."""
+"""A contract of one gate, and facts for it or for a shipped gate, as small as a test needs them."""
 
+from functools import cache
 from typing import Any
 
 import yaml
 
+from trainwright.contract.expressions import connect
 from trainwright.contract.fixtures import facts_of_fixture
-from trainwright.contract.judge import Verdict, judge
-from trainwright.contract.load import parse_contract
-from trainwright.contract.readings import Facts
-from trainwright.contract.rules import Contract
+from trainwright.contract.judge import Result, Verdict, judge, judge_gate
+from trainwright.contract.load import load_contract, parse_contract
+from trainwright.contract.readings import Facts, registered
+from trainwright.contract.rules import Contract, Gate
 
 METRICS = ("step", "train_loss", "wall_ms")
 
@@ -50,3 +52,15 @@ def facts(**tables: dict[str, Any]) -> Facts:
 def verdict_of(tables: Facts, **gate: Any) -> Verdict:
     [verdict] = judge(contract_of(**gate), tables)
     return verdict
+
+
+@cache
+def pretrain_gates() -> dict[str, Gate]:
+    return {gate.id: gate for gate in load_contract("training-loop-pretrain-v1").gates}
+
+
+def result_of_shipped(gate: str, **tables: dict[str, Any]) -> Result:
+    """Judge one gate of the pre-training contract, whatever its kind."""
+    found = facts(**tables)
+    with connect() as connection, registered(connection, found):
+        return judge_gate(connection, pretrain_gates()[gate], found).result

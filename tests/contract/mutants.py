@@ -11,6 +11,8 @@ NEGATED = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "=": "<>", "<>": "="}
 UNCHANGED_IN_MEANING = {
     "GATE-TRAIN-004: rows: 0 -> -1",  # with the first among the later ones, the best is below it just as often
     "GATE-TRAIN-005: first_cap: 1e300 -> 1e301",  # stands for: no cap was given
+    "GATE-TRAIN-UNIGRAM: best_by_then: 1e300 -> 1e301",  # stands for: there was no such validation
+    "GATE-TRAIN-UNIGRAM: first_after: 1e300 -> 1e301",
 }
 
 

@@ -5,15 +5,17 @@ from typing import Any
 
 import pytest
 
-from tests.contract.test_facts import step_row
+from tests.rows import row as step_row
 from trainwright.contract.device_facts import devices_table
 from trainwright.contract.facts import load_facts
 from trainwright.contract.judge import Verdict, judge
 from trainwright.contract.load import load_contract
 from trainwright.contract.rules import TABLES
 from trainwright.devices import COLUMNS, DeviceSample
+from trainwright.jsonfile import write_json
 from trainwright.metrics import Event
-from trainwright.rundir import RunDirectory, Start, create_run, write_json
+from trainwright.newruns import create_run
+from trainwright.rundir import RunDirectory, Start
 
 GPU_CONTRACT = load_contract("gpu-training-backend-v1")
 UUID = "GPU-8f2c1d3e"
@@ -39,7 +41,7 @@ def attempt(run: RunDirectory, step: int, *rows: bytes, first: str | None, pid: 
     if first:
         events.append(Event(time=first, kind="first_step", step=step, attempt=made.number))
         written = range(step, 60)
-        made.steps.write_bytes(b"".join(step_row(n, gpu_util_pct=n / 2, wall_ms=499.0).encode() for n in written))
+        made.steps.write_bytes(b"".join(step_row(step=n, gpu_util_pct=n / 2, wall_ms=499.0).encode() for n in written))
     made.events.write_bytes(b"".join(event.encode() for event in events))
 
 

@@ -12,8 +12,12 @@ from trainwright.contract.facts import load_facts, steps_table
 from trainwright.contract.judge import Verdict, decides_exit, judge
 from trainwright.contract.load import load_contract
 from trainwright.contract.readings import Facts
+from trainwright.errors import InputError
+from trainwright.jsonfile import write_json
 from trainwright.metrics import Audit, Event, StepMetrics, ValidationRow
-from trainwright.rundir import Attempt, RunDirectory, Start, create_run, now, write_json
+from trainwright.newruns import create_run
+from trainwright.rundir import Attempt, RunDirectory, Start
+from trainwright.timestamps import now
 
 CONFIG = """
 name: small
@@ -149,7 +153,7 @@ def test_a_sound_run_holds_its_contract(run: RunDirectory) -> None:
     others = {gate: v.result for gate, v in found.items() if v.result != "pass"}
     assert {gate for gate, result in others.items() if result == "no_evidence"} == PAIRS
     assert {gate for gate, result in others.items() if result == "not_applicable"} == {
-        *("GATE-TRAIN-CONSTANT", "GATE-TRAIN-FLOPS", "GATE-TRAIN-UNIGRAM", "GATE-TRAIN-SANITY", "GATE-GPUTRAIN-004"),
+        *("GATE-TRAIN-FLOPS", "GATE-TRAIN-UNIGRAM", "GATE-TRAIN-SANITY", "GATE-GPUTRAIN-004"),
     }
 
 
@@ -245,7 +249,7 @@ def test_rows_without_wall_ms_are_judged_and_do_not_hold_the_newer_contract(run:
     lines = run.attempts()[0].steps.read_bytes().replace(b'"wall_ms":10.0,', b"")
     run.attempts()[0].steps.write_bytes(lines)
     assert load_facts(run)["steps"]["wall_ms"].to_pylist() == [None] * 4
-    assert failing(run) == ["GATE-TRAIN-001", "GATE-TRAIN-008", "GATE-TRAIN-THROUGHPUT"]
+    assert failing(run) == ["GATE-TRAIN-001", "GATE-TRAIN-008", "GATE-TRAIN-THROUGHPUT", "GATE-TRAIN-CONSTANT"]
 
 
 def test_a_resumed_run_is_judged_on_the_rows_that_count(run: RunDirectory) -> None:
@@ -327,6 +331,40 @@ def test_a_run_without_target_or_mode_makes_no_claim_about_them(run: RunDirector
         "pass",
         "not_applicable",
     ]
+
+
+@pytest.mark.parametrize(
+    ("train", "from_scratch"),
+    [
+        ("{mode: from_scratch}", True),
+        ("{mode: from_scratch, init: run-1}", False),
+        ("{mode: finetune}", False),
+        ("{steps: 4}", True),
+        ("{steps: 4, init: run-1}", False),
+    ],
+)
+def test_weights_of_another_run_are_not_from_scratch(run: RunDirectory, train: str, from_scratch: bool) -> None:
+    run.config.write_text(f"name: small\ntrain: {train}\n")
+    assert only(load_facts(run), "config")["from_scratch"] is from_scratch
+
+
+@pytest.mark.parametrize(("per_epoch", "several"), [(1, False), (2, True), (None, True)])
+def test_data_without_an_end_have_several_batches(run: RunDirectory, per_epoch: int | None, several: bool) -> None:
+    write_json(run.environment, {**ENVIRONMENT, "steps_per_epoch": per_epoch})
+    assert only(load_facts(run), "config")["several_batches"] is several
+
+
+def test_a_number_of_an_event_that_was_not_finite_is_that_number_and_an_unknown_word_for_one_is_refused(
+    run: RunDirectory,
+) -> None:
+    [attempt] = run.attempts()
+    told = event_line(1, "sanity", 0, first_loss=None, first_loss_nonfinite="inf", last_loss=2)
+    attempt.events.write_bytes(told)
+    events = load_facts(run)["events"]
+    assert (events["first_loss"].to_pylist(), events["last_loss"].to_pylist()) == ([math.inf], [2.0])
+    attempt.events.write_bytes(told.replace(b'"inf"', b'"high"'))
+    with pytest.raises(InputError, match="first_loss_nonfinite is 'high'; expected one of nan, inf, -inf"):
+        load_facts(run)
 
 
 def test_a_run_that_has_recorded_nothing_has_no_evidence(tmp_path: Path) -> None:

@@ -70,10 +70,10 @@ def test_numbers_that_are_not_finite_are_read_as_such_in_both_ways_to_write_them
     assert read["wall_ms"] == [-math.inf, -math.inf]
 
 
-def test_a_name_that_only_looks_like_our_way_is_a_name(tmp_path: Path) -> None:
-    odd: tuple[Any, ...] = (3, [], "high")
-    rows = [{"train_loss": 1.0, "wall_ms_nonfinite": value} for value in odd]
-    assert tables(jsonl(tmp_path, *rows)) == {"steps": {"train_loss": [1.0, 1.0, 1.0]}}
+@pytest.mark.parametrize("word", [3, [], "high", None])
+def test_an_unknown_word_in_our_way_to_write_them_is_told_with_its_place(tmp_path: Path, word: Any) -> None:
+    told = refusal(jsonl(tmp_path, {"train_loss": 1.0}, {"train_loss": None, "train_loss_nonfinite": word}))
+    assert told == f"log.jsonl:2: train_loss_nonfinite is {word!r}; expected one of nan, inf, -inf"
 
 
 def test_a_value_that_was_not_logged_is_null_and_no_evidence(tmp_path: Path) -> None:
@@ -113,6 +113,13 @@ def test_a_metrics_csv_of_lightning_is_read_with_empty_cells_as_null(tmp_path: P
     assert "wall_ms" not in read["steps"], "what was never logged is no column"
     mapped = tables(written(tmp_path, "metrics.csv", LIGHTNING), "wall_ms=lr-AdamW")["steps"]
     assert mapped["wall_ms"] == [0.1, None, None]
+
+
+def test_rows_of_a_metrics_csv_that_tell_different_things_of_one_step_are_one(tmp_path: Path) -> None:
+    csv = "step,lr-AdamW,train_loss,val_loss\n9,0.1,,\n9,,2.5,\n9,,,2.25\n19,0.05,,\n19,,2.0,\n19,,1.5,\n"
+    read = tables(written(tmp_path, "metrics.csv", csv), "wall_ms=lr-AdamW")
+    assert read["steps"] == {"step": [9, 19, 19], "train_loss": [2.5, 2.0, 1.5], "wall_ms": [0.1, 0.05, None]}
+    assert read["validations"]["value"] == [2.25]
 
 
 def test_the_loss_of_a_metrics_csv_is_found_under_its_three_names(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Loading: by name or path; what a rule means is checked before a contract is given."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,7 @@ import pytest
 import yaml
 
 from tests.contract.facts_tables import contract_data, contract_of
-from trainwright.contract.load import load_contract, parse_contract, shipped_contracts
+from trainwright.contract.load import file_of, load_contract, parse_contract, shipped_contracts
 from trainwright.errors import InputError
 
 PRETRAIN = "training-loop-pretrain-v1"
@@ -28,15 +29,15 @@ def test_a_shipped_contract_is_found_by_its_name() -> None:
 def test_the_pretrain_contract_requires_seven_fields_of_which_wall_ms_came_last() -> None:
     contract = load_contract(PRETRAIN)
     fields = ("step", "train_loss", "grad_norm", "lr", "tokens_per_sec", "gpu_util_pct", "wall_ms")
-    assert contract.required_fields == fields
+    assert tuple(metric.name for metric in contract.entry.metrics if metric.required) == fields
     assert [m.name for m in contract.entry.metrics if m.required and m.since == "1.5.0"] == ["wall_ms"]
 
 
 def test_the_pretrain_contract_has_the_gates_of_its_claims() -> None:
     gates = {gate.id: gate.entry for gate in load_contract(PRETRAIN).gates}
     numbered = [f"GATE-TRAIN-{number:03d}" for number in range(1, 11)]
-    named = ("EXHAUST", "THROUGHPUT", "LR", "SCHEDULE", "NORM", "MOVED", "BATCHES", "OVERLAP", "LEAK", "CONSTANT")
-    more = ("PERPLEXITY", "FLOPS", "INITIAL", "UNIGRAM", "SANITY", "NOISE")
+    named = ("EXHAUST", "THROUGHPUT", "LR", "APPLIED", "SCHEDULE", "NORM", "MOVED", "BATCHES", "OVERLAP", "LEAK")
+    more = ("CONSTANT", "PERPLEXITY", "FLOPS", "INITIAL", "UNIGRAM", "SANITY", "NOISE")
     pairs = [f"GATE-TRAIN-{name}" for name in ("RESUME", "ACCUMULATE", "DRIFT")]
     assert [*gates] == [*numbered, *(f"GATE-TRAIN-{n}" for n in (*named, *more)), "GATE-GPUTRAIN-004", *pairs]
     assert [name for name, gate in gates.items() if gate.ship_blocking] == ["GATE-TRAIN-005", "GATE-TRAIN-010"]
@@ -116,3 +117,16 @@ def test_a_gate_whose_own_rows_no_figure_reads_is_refused() -> None:
 
 def test_a_figure_that_reads_no_rows_is_refused() -> None:
     assert "is a constant" in refusal(figures={"worst": "1 + 1"})
+
+
+def test_a_pipe_is_no_contract_and_is_never_opened(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.yaml")
+    with pytest.raises(InputError, match=r"pipe.yaml: is no file and no shipped contract"):
+        load_contract(tmp_path / "pipe.yaml")
+
+
+def test_a_contract_has_a_file_by_its_name_and_by_its_path(tmp_path: Path) -> None:
+    assert file_of(PRETRAIN).read_text() == load_contract(PRETRAIN).text
+    path = tmp_path / "mine.yaml"
+    path.touch()
+    assert file_of(path) == path

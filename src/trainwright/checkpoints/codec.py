@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load as tensors_of
+from safetensors.torch import load as load_tensors
 from safetensors.torch import save as bytes_of
 
 from trainwright.errors import DamagedCheckpointError, InputError
@@ -108,7 +108,7 @@ def decode(files: Mapping[str, bytes], segments: Mapping[str, Segment]) -> dict[
                 state.update(json.loads(data))
             else:
                 prefix = f"{group}." if group in GROUPS else ""
-                state.update({prefix + name: tensor for name, tensor in tensors_of(data).items()})
+                state.update({prefix + name: tensor for name, tensor in load_tensors(data).items()})
         except (SafetensorError, ValueError, TypeError, KeyError) as error:
             raise DamagedCheckpointError(f"{file}: does not parse: {error}") from error
     return state
@@ -121,6 +121,6 @@ def segment_bytes(segment: Segment) -> bytes:
 def segment_of(data: bytes, name: str) -> Segment:
     """Errors: DamagedCheckpointError with `name` when the bytes are no segment."""
     try:
-        return Segment(tensors_of(data)["data"].numpy())
+        return Segment(load_tensors(data)["data"].numpy())
     except (SafetensorError, KeyError, TypeError) as error:
         raise DamagedCheckpointError(f"{name}: does not parse: {error}") from error

@@ -1,4 +1,4 @@
-"""`check`, `verify-resume` and `determinism`: what a person tries on a model and a configuration of their own."""
+"""`check`, `verify-resume`, `determinism` and `probe`: what a person tries on a model of their own, or a machine."""
 
 import sys
 from collections.abc import Sequence
@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trainwright.cli.options import RUNS_DIR, Device, Json, Overrides, RunConfigFile, RunsDir
-from trainwright.cli.output import console, print_json
+from trainwright.cli.output import console, grid, line, print_json
 from trainwright.cli.train import changes_of, resolved, watching
 
 if TYPE_CHECKING:
     import torch
     from rich.table import Table
 
+    from trainwright.accumulation import Accumulation
+    from trainwright.checkrecords import Record
     from trainwright.config import RunConfig
-    from trainwright.contract.judge import Verdict
     from trainwright.pairs import Drift
     from trainwright.promises import Promise
     from trainwright.resumption import Cut
-    from trainwright.rundir import RunDirectory
 
 LABELS = {"holds": "holds", "broken": "BROKEN: {}", "not_tried": "not tried: {}"}
 CLASS_RUN = {"name": "check", "device": "cpu", "train": {"steps": 1, "learning_rate": 1e-3}}
@@ -43,18 +43,20 @@ def check(
     import torch
 
     from trainwright import promises
-    from trainwright.subjects import Subject
+    from trainwright.candidates import Candidate
 
-    tried = promises.check(Subject(config, torch.device(name)))
-    record, verdicts = _accumulation(config, tried, torch.device(name), runs_dir)
-    broken = sum(promise.result == "broken" for promise in tried)
+    checked = promises.check(Candidate(config, torch.device(name)))
+    record = _recorded(config, checked.accumulation, torch.device(name), runs_dir)
+    broken = sum(promise.result == "broken" for promise in checked.promises)
     if json:
-        told = {"target": target, "device": name, "promises": tried, "broken": broken}
-        print_json({**told, "record": str(record.path) if record else None, "verdicts": verdicts})
+        told = {"target": target, "device": name, "promises": checked.promises, "broken": broken}
+        path, verdicts = (str(record.run.path), record.verdicts) if record else (None, [])
+        print_json({**told, "accumulation": checked.accumulation, "record": path, "verdicts": verdicts})
     else:
-        _show_verdicts(record, verdicts)
-        _show_promises(tried, broken)
-    _exit(verdicts, bad=broken)
+        if record:
+            _show(record)
+        _show_promises(checked.promises, broken)
+    _exit(record, bad=broken)
 
 
 def _config_of(target: str, changes: Sequence[str]) -> "RunConfig":
@@ -65,16 +67,15 @@ def _config_of(target: str, changes: Sequence[str]) -> "RunConfig":
     return RunConfig.parse({**CLASS_RUN, "model": {"type": target}}, changes)
 
 
-def _accumulation(
-    config: "RunConfig", tried: "Sequence[Promise]", device: "torch.device", runs_dir: Path
-) -> "tuple[RunDirectory | None, Sequence[Verdict]]":
-    """Record what was measured, where there is a contract that has a gate for it."""
-    from trainwright import pairs
+def _recorded(
+    config: "RunConfig", found: "Accumulation | None", device: "torch.device", runs_dir: Path
+) -> "Record | None":
+    """Record what was measured of accumulation, where there is a contract that has a gate for it."""
+    from trainwright.checkrecords import decides_pairs, record_accumulation
 
-    figures = next(promise.figures for promise in tried if promise.name == "accumulation")
-    if not figures or not pairs.decides_pairs(config):
-        return None, []
-    return pairs.accumulation(config, figures, device, runs_dir=runs_dir)
+    if found is None or not decides_pairs(config):
+        return None
+    return record_accumulation(config, found, device, runs_dir=runs_dir)
 
 
 def _show_promises(tried: "Sequence[Promise]", broken: int) -> None:
@@ -104,11 +105,11 @@ def verify_resume(
     if json:
         rows = [{**asdict(cut), "run": str(cut.run.path), "is_equal": cut.is_equal} for cut in found.cuts]
         told = {"uncut": str(found.uncut.path), "cuts": rows}
-        print_json({**told, "record": str(found.record.path), "verdicts": found.verdicts})
+        print_json({**told, "record": str(found.record.run.path), "verdicts": found.record.verdicts})
     else:
         console().print(_cuts_table(found.cuts))
-        _show_verdicts(found.record, found.verdicts)
-    _exit(found.verdicts, bad=not all(cut.is_equal for cut in found.cuts))
+        _show(found.record)
+    _exit(found.record, bad=not all(cut.is_equal for cut in found.cuts))
 
 
 def _tell(line: str) -> None:
@@ -118,11 +119,11 @@ def _tell(line: str) -> None:
 def _cuts_table(cuts: "Sequence[Cut]") -> "Table":
     from rich.markup import escape
 
-    rows = [(cut, escape("; ".join(cut.differences)) or "equal") for cut in cuts]
-    return _table(
-        ("cut", "killed after row", "resumed from", "beside the uncut run"),
-        [(str(cut.cut), str(cut.killed_after), cut.resumed_from or "the beginning", text) for cut, text in rows],
-    )
+    table = grid("cut", "killed after row", "resumed from", "beside the uncut run")
+    for cut in cuts:
+        text = escape("; ".join(cut.differences)) or "equal"
+        table.add_row(str(cut.cut), str(cut.killed_after), cut.resumed_from or "the beginning", text)
+    return table
 
 
 def determinism(
@@ -144,38 +145,47 @@ def determinism(
         found = pairs.determinism(config, runs_dir=runs_dir, runs=runs, watcher=watcher)
     if json:
         told = {"directories": [str(run.path) for run in found.runs], "drift": asdict(found.drift)}
-        print_json({**told, "record": str(found.record.path), "verdicts": found.verdicts})
+        print_json({**told, "record": str(found.record.run.path), "verdicts": found.record.verdicts})
     else:
         console().print(_drift_table(found.drift))
-        _show_verdicts(found.record, found.verdicts)
-    _exit(found.verdicts)
+        _show(found.record)
+    _exit(found.record)
 
 
 def _drift_table(drift: "Drift") -> "Table":
     figures = (drift.max_loss_difference, drift.final_loss_spread)
     shown = (str(drift.runs), str(drift.compared_steps), *(f"{value:.3g}" for value in figures))
     columns = ("runs of one seed", "steps", "max |Δloss|", "spread of the last loss", "least cosine of the weights")
-    return _table(columns, [(*shown, f"{drift.least_cosine:.9g}")])
+    table = grid(*columns)
+    table.add_row(*shown, f"{drift.least_cosine:.9g}")
+    return table
 
 
-def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> "Table":
-    from rich.table import Table
+def probe(
+    contract: Annotated[
+        str, typer.Option(help="contract (shipped name or file) with gates of kind probe")
+    ] = "gpu-training-backend-v1",
+    runs_dir: RunsDir = RUNS_DIR,
+    json: Json = False,
+) -> None:
+    """Probe this machine and judge the gates over probes, in a sealed record. Exit code 0 when all hold, else 3."""
+    from trainwright import probes
 
-    grid = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        grid.add_column(column)
-    for row in rows:
-        grid.add_row(*row)
-    return grid
+    record = probes.probe(contract, runs_dir=runs_dir)
+    if json:
+        print_json({"directory": str(record.run.path), "verdicts": record.verdicts})
+    else:
+        _show(record)
+    _exit(record)
 
 
-def _show_verdicts(record: "RunDirectory | None", verdicts: "Sequence[Verdict]") -> None:
-    from trainwright.cli import verdicts as shown
+def _show(record: "Record") -> None:
+    from trainwright.cli import verdicts
 
-    if record is not None:
-        console().print(shown.table(verdicts))
-        console().print(f"record {record.path}", markup=False, soft_wrap=True)
+    out = console()
+    out.print(verdicts.table(record.verdicts))
+    line(out, f"record {record.run.path}")
 
 
-def _exit(verdicts: "Sequence[Verdict]", *, bad: Any = False) -> None:
-    raise typer.Exit(3 if bad or not all(verdict.holds for verdict in verdicts) else 0)
+def _exit(record: "Record | None", *, bad: Any = False) -> None:
+    raise typer.Exit(3 if bad or not (record is None or record.holds) else 0)

@@ -34,7 +34,7 @@ def validate_command(
     json: Json = False,
 ) -> None:
     """Tell every problem of contracts, each with file, line and gate. Exit code 2 when there are errors, else 0."""
-    from trainwright.contract.outside import problems_of
+    from trainwright.outside import problems_of
 
     found = {file: problems_of(file, against) for file in files}
     severities = [problem.severity for problems in found.values() for problem in problems]
@@ -56,9 +56,9 @@ def diff_command(
     json: Json = False,
 ) -> None:
     """Tell what differs, and which bump of the version that needs. Exit code 0 when it was made, else 3."""
-    from trainwright.contract.diff import compare_files
+    from trainwright.outside import comparison_of
 
-    compared = compare_files(old, new)
+    compared = comparison_of(old, new)
     enough = "enough" if compared.enough else "not enough"
     if json:
         names = ("needs", "old", "new", "enough", "differences")

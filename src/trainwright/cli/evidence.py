@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 from trainwright.cli.options import RUNS_DIR, Json, RunsDir
-from trainwright.cli.output import console, print_json
+from trainwright.cli.output import console, grid, line, print_json
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -16,7 +16,11 @@ if TYPE_CHECKING:
     from trainwright.statuses import GateStatus
 
 Sealed: TypeAlias = Annotated[
-    str, typer.Argument(metavar="RUN|FILE", help="run id, run directory, its evidence.json or .dsse.json, or latest")
+    str,
+    typer.Argument(
+        metavar="RUN|FILE",
+        help="id or folder of a run or a record of checks, its evidence.json or .dsse.json, or latest",
+    ),
 ]
 Key: TypeAlias = Annotated[Path | None, typer.Option(metavar="FILE", help="public key that has to have signed it")]
 
@@ -31,9 +35,10 @@ def evidence() -> None:
 @app.command()
 def verify(run: Sealed, runs_dir: RunsDir = RUNS_DIR, key: Key = None, json: Json = False) -> None:
     """Check every hash and the signature of a sealed run, and judge it again. Exit code 0 when it holds, else 3."""
-    from trainwright.evidence import verify as problems_of
+    from trainwright.outside import problems_of_evidence
+    from trainwright.rundir import RunDirectory
 
-    problems = problems_of(_place(run, runs_dir), public=key)
+    problems = problems_of_evidence(RunDirectory.find(run, runs_dir, records=True), public=key)
     if json:
         print_json({"holds": not problems, "problems": problems})
     else:
@@ -74,15 +79,12 @@ def attach(
 
     Exit code 3 when the evidence does not hold, when no gate takes it, or when one that was named does not.
     """
-    from trainwright.attachments import attach as attached
-    from trainwright.contract.links import file_of
-    from trainwright.evidence import run_of
-    from trainwright.statuses import statuses_of
+    from trainwright.contract.load import file_of
+    from trainwright.outside import attached
+    from trainwright.rundir import RunDirectory
 
-    file, sealed = file_of(to), run_of(_place(run, runs_dir))
-    before = statuses_of(file)
-    done = attached(sealed, file, gates=gate or (), public=key)
-    after = statuses_of(file)
+    file, sealed = file_of(to), RunDirectory.find(run, runs_dir, records=True)
+    before, done, after = attached(sealed, file, gate or (), key)
     if json:
         statuses = {"before": before, "after": after}
         told = {name: [one.document() for one in found] for name, found in statuses.items()}
@@ -94,16 +96,6 @@ def attach(
     raise typer.Exit(0 if done.entries and not (gate and done.refused) else 3)
 
 
-def _place(run: str, runs_dir: Path) -> Path:
-    """Find what is to be checked; a sealed run is one even where its run.yaml is gone."""
-    from trainwright.rundir import RunDirectory
-
-    for path in (Path(run), runs_dir / run):
-        if path.is_file() or RunDirectory(path).evidence.is_file():
-            return path
-    return RunDirectory.find(run, runs_dir).path
-
-
 def _print_problems(problems: Sequence[str]) -> None:
     ending = "problem" if len(problems) == 1 else "problems"
     print(*problems, f"{len(problems)} {ending}" if problems else "holds", sep="\n")
@@ -112,19 +104,16 @@ def _print_problems(problems: Sequence[str]) -> None:
 def _print_attached(file: Path, done: "Attachment", before: "list[GateStatus]", after: "list[GateStatus]") -> None:
     out = console()
     out.print(_changes(done, before, after))
-    out.print(*(f"{file.parent / entry.folder}" for entry in done.entries), sep="\n", markup=False, soft_wrap=True)
-    attached = f"attached to {len(done.entries)} of {len(after)} gates of {file}"
-    out.print(attached, markup=False, soft_wrap=True)
+    for entry in done.entries:
+        line(out, f"{file.parent / entry.folder}")
+    line(out, f"attached to {len(done.entries)} of {len(after)} gates of {file}")
 
 
 def _changes(done: "Attachment", before: "list[GateStatus]", after: "list[GateStatus]") -> "Table":
     from rich.markup import escape
-    from rich.table import Table
 
-    grid = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("gate", "before → after", "what still blocks, or why it was not attached"):
-        grid.add_column(column, no_wrap=column == "gate")
+    table = grid("gate!", "before → after", "what still blocks, or why it was not attached")
     for old, new in zip(before, after, strict=True):
         reasons = [*([f"not attached: {done.refused[new.gate]}"] if new.gate in done.refused else []), *new.blocks]
-        grid.add_row(new.gate, f"{old.status} → {new.status}", escape("; ".join(reasons)))
-    return grid
+        table.add_row(new.gate, f"{old.status} → {new.status}", escape("; ".join(reasons)))
+    return table

@@ -31,12 +31,11 @@ def gates(
 ) -> None:
     """Judge a run again from its files alone, or a log of any tool. Exit code 0 when every gate holds, else 3."""
     from trainwright.cli import verdicts
-    from trainwright.contract.judge import decides_exit
 
     if run is not None and steps is None and not mapping:
-        judged = _judged_run(run, contract, runs_dir)
+        judged, fails = _judged_run(run, contract, runs_dir)
     elif run is None and steps is not None:
-        judged = _judged_log(steps, contract, mapping or [])
+        judged, fails = _judged_log(steps, contract, mapping or [])
     else:
         raise InputError("expected either RUN, or --steps FILE with as many --map as its columns need")
     if json:
@@ -46,27 +45,31 @@ def gates(
         if steps is not None:
             decided = sum(verdict.result != "no_evidence" for verdict in judged)
             print(f"{decided} of {len(judged)} gates could be decided from this log")
-    raise typer.Exit(3 if any(map(decides_exit, judged)) else 0)
+    raise typer.Exit(3 if fails else 0)
 
 
-def _judged_run(run: str, contract: str | None, runs_dir: Path) -> "Sequence[Verdict]":
-    from trainwright.contract.outside import verdicts_of_run
+def _judged_run(run: str, contract: str | None, runs_dir: Path) -> "tuple[Sequence[Verdict], bool]":
+    """Give the verdicts of a run or a record of checks, and whether one keeps it from its good end."""
+    from trainwright.contract.run import failing
+    from trainwright.outside import verdicts_of_run
     from trainwright.rundir import RunDirectory
 
-    found = RunDirectory.find(run, runs_dir)
+    found = RunDirectory.find(run, runs_dir, records=run != "latest")
     tell_torn(found)
     judged = verdicts_of_run(found, contract)
     if not judged:
         raise InputError(f"{found.id}: was trained under no contract; name one to judge it by, with --contract")
-    return judged
+    return judged, bool(failing(found, judged))
 
 
-def _judged_log(steps: str, contract: str | None, mapping: list[str]) -> "Sequence[Verdict]":
-    from trainwright.contract.outside import verdicts_of_log
+def _judged_log(steps: str, contract: str | None, mapping: list[str]) -> "tuple[Sequence[Verdict], bool]":
+    from trainwright.contract.judge import decides_exit
+    from trainwright.outside import verdicts_of_log
 
     if contract is None:
         raise InputError(f"{steps}: a log names no contract; name one to judge it by, with --contract")
-    return verdicts_of_log(steps, contract, mapping)
+    judged = verdicts_of_log(steps, contract, mapping)
+    return judged, any(map(decides_exit, judged))
 
 
 def report(run: Run, runs_dir: RunsDir = RUNS_DIR) -> None:
@@ -128,23 +131,16 @@ def version(json: Json = False) -> None:
 
     from trainwright.device import installed
 
-    found, build = installed(), torch.version.cuda
-    document = {
-        "trainwright": __version__,
-        "python": platform.python_version(),
-        "torch": str(torch.__version__),
-        "cuda_build": build,
-        "cuda_runtime": found.cuda,
-        "driver": found.driver,
-        "cuda_available": torch.cuda.is_available(),
-        "cuda_devices": len(found.gpus),
-        "cuda_devices_source": found.source,
-        "devices": found.gpus,
-        "absent": {
-            "cuda_build": None if build else f"torch {torch.__version__} is a build without CUDA",
-            "cuda_runtime": None if found.cuda else found.absent,
-            "driver": None if found.driver else found.absent,
-            "devices": None if found.gpus else found.absent,
-        },
-    }
-    print_json(document)
+    machine, build = installed().document(), torch.version.cuda
+    no_build = None if build else f"torch {torch.__version__} is a build without CUDA"
+    print_json(
+        {
+            "trainwright": __version__,
+            "python": platform.python_version(),
+            "torch": str(torch.__version__),
+            "cuda_build": build,
+            "cuda_available": torch.cuda.is_available(),
+            **machine,
+            "absent": {"cuda_build": no_build, **machine["absent"]},
+        }
+    )

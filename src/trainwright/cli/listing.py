@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from trainwright.cli.output import console, print_json
+from trainwright.cli.output import console, grid, print_json
 from trainwright.durations import duration
 from trainwright.errors import InputError
 from trainwright.metrics import StepMetrics, ValidationRow, best_of
@@ -35,14 +36,14 @@ def print_runs(runs_dir: Path, *, json: bool) -> None:
 
 
 def _runs_table(summaries: list[Summary]) -> Table:
-    grid = _grid("run", "state", "step>", "best validation>", "model", "device", "age>")
+    table = grid("run", "state", "step>", "best validation>", "model", "device", "age>")
     for one in summaries:
         if one.state == "damaged":
-            grid.add_row(Text(one.run), _state(one.state), "", "", Text(one.reason), "", "")
+            table.add_row(Text(one.run), _state(one.state), "", "", Text(one.reason), "", "")
             continue
         best = NOTHING if one.best_validation is None else f"{one.best_validation:.6g}"
         age = NOTHING if one.age_seconds is None else duration(one.age_seconds)
-        grid.add_row(
+        table.add_row(
             Text(one.run),
             _state(one.state),
             _progress(one),
@@ -51,7 +52,7 @@ def _runs_table(summaries: list[Summary]) -> Table:
             Text(one.device or ""),
             age,
         )
-    return grid
+    return table
 
 
 def _progress(summary: Summary) -> str:
@@ -111,7 +112,7 @@ def _print_parts(run: RunDirectory, summary: Summary, document: dict[str, Any]) 
         out.print(f"\nverdicts: none yet; judge it as it stands with: trainwright gates {run.id}", markup=False)
 
 
-def _verdicts_table(run: RunDirectory, recorded: list[dict[str, Any]]) -> Table:
+def _verdicts_table(run: RunDirectory, recorded: list[dict[str, Any]]) -> Group:
     from trainwright.cli import verdicts
     from trainwright.contract.judge import Verdict
 
@@ -154,30 +155,22 @@ def _number(value: Any) -> str:
 
 
 def _attempts_table(starts: list[Start]) -> Table:
-    grid = _grid("attempt>", "started", "from step>", "from checkpoint", "device")
+    table = grid("attempt>", "started", "from step>", "from checkpoint", "device")
     for start in starts:
         origin = f"{start.checkpoint or 'the beginning'}{f' of {start.parent}' if start.parent else ''}"
-        grid.add_row(str(start.attempt), start.time, str(start.step), Text(origin), start.device)
-    return grid
+        table.add_row(str(start.attempt), start.time, str(start.step), Text(origin), start.device)
+    return table
 
 
 def _checkpoints_table(checkpoints: list[CheckpointSummary]) -> Table:
-    grid = _grid("checkpoint", "state", "size>", "why")
+    table = grid("checkpoint", "state", "size>", "why")
     for one in checkpoints:
         size = f"{one.size_bytes:,} B" if one.size_bytes else NOTHING
-        grid.add_row(one.name, Text(one.state, style=CHECKPOINT_STYLES.get(one.state, "dim")), size, Text(one.reason))
-    return grid
+        table.add_row(one.name, Text(one.state, style=CHECKPOINT_STYLES.get(one.state, "dim")), size, Text(one.reason))
+    return table
 
 
 # -- printing --------------------------------------------------------------------------------------------------------
-
-
-def _grid(*columns: str) -> Table:
-    """Give a plain table; a column whose name ends in `>` is aligned right."""
-    grid = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        grid.add_column(column.rstrip(">"), justify="right" if column.endswith(">") else "left", overflow="fold")
-    return grid
 
 
 def _state(state: str) -> Text:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import typer
 
-from trainwright.cli import checks, contract, data, evidence, inspect, models, probe, train
+from trainwright.cli import checks, contract, data, evidence, inspect, models, train
 from trainwright.errors import TrainwrightError
 
 app = typer.Typer(
@@ -24,7 +24,7 @@ COMMANDS: tuple[Callable[..., None], ...] = (
     *(train.train, train.resume),
     *(checks.check, checks.verify_resume, checks.determinism),
     *(inspect.gates, inspect.report, inspect.config, inspect.version),
-    probe.probe,
+    checks.probe,
     *(models.init, models.plan, models.sample, models.export),
 )
 for command in COMMANDS:

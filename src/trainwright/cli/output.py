@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
     from trainwright.rundir import RunDirectory
 
@@ -31,3 +32,24 @@ def console() -> "Console":
 
     out = Console(highlight=False)
     return out if out.is_terminal else Console(highlight=False, width=PLAIN_WIDTH)
+
+
+def line(out: "Console", text: str, style: str | None = None) -> None:
+    """Print a text as it is: no markup is read in it, and a long one, as a path, is not broken."""
+    out.print(text, markup=False, soft_wrap=True, style=style)
+
+
+def grid(*columns: str) -> "Table":
+    """Give a plain table. A column whose name ends in `>` is aligned right, one that ends in `!` is never wrapped."""
+    from rich.table import Table
+
+    plain = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        whole = column.endswith("!")
+        plain.add_column(
+            column.rstrip(">!"),
+            justify="right" if column.endswith(">") else "left",
+            overflow="ellipsis" if whole else "fold",
+            no_wrap=whole,
+        )
+    return plain

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trainwright.cli.options import Json
-from trainwright.cli.output import console, print_json
+from trainwright.cli.output import console, grid, line, print_json
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -29,9 +29,10 @@ def status(
     json: Json = False,
 ) -> None:
     """Compute the status of every gate from its fixtures and its evidence, and say what blocks the next status."""
-    from trainwright.statuses import confined_statuses, contract_files, tally
+    from trainwright.outside import statuses_in
+    from trainwright.statuses import contract_files, tally
 
-    found = {str(file): confined_statuses(file) for file in contract_files(places or [])}
+    found = {str(file): statuses_in(file) for file in contract_files(places or [])}
     counted = tally([one for statuses in found.values() for one in statuses])
     if json:
         contracts = [{"file": file, "gates": [one.document() for one in statuses]} for file, statuses in found.items()]
@@ -45,26 +46,23 @@ def status(
 def _print(found: "Mapping[str, Sequence[GateStatus]]") -> None:
     out = console()
     for file, statuses in found.items():
-        out.print(file, markup=False, soft_wrap=True, style="bold")
+        line(out, file, style="bold")
         out.print(_table(statuses))
         for text, gates in _blocks(statuses).items():
-            out.print(f"blocks: {text} ({', '.join(gates)})", markup=False, soft_wrap=True)
+            line(out, f"blocks: {text} ({', '.join(gates)})")
         out.print()
 
 
 def _table(statuses: "Sequence[GateStatus]") -> "Table":
     from rich.markup import escape
-    from rich.table import Table
 
-    grid = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("gate", "claim", "status", "last evidence", "date", "figure"):
-        grid.add_column(column, no_wrap=column in {"gate", "status", "date"})
+    table = grid("gate!", "claim", "status!", "last evidence", "date!", "figure")
     for one in statuses:
         entry = one.evidence
         evidence = (entry.run, str(entry.date)) if entry else ("", "")
         state = f"[{STYLES[one.status]}]{one.status}[/]"
-        grid.add_row(one.gate, escape(one.claim), state, *evidence, escape(one.figure))
-    return grid
+        table.add_row(one.gate, escape(one.claim), state, *evidence, escape(one.figure))
+    return table
 
 
 def _blocks(statuses: "Sequence[GateStatus]") -> dict[str, list[str]]:

@@ -18,6 +18,7 @@ AS_RECORDED = {
     "batch_repeated": pa.bool_(),
     "batch_rows": pa.int64(),
     "held_out_rows": pa.int64(),
+    "held_out_repeats": pa.float64(),
 }
 
 

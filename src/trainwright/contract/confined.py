@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from trainwright import errors
+from trainwright import children, errors
 from trainwright.errors import InputError, TrainwrightError
 
 ResultT = TypeVar("ResultT")
@@ -59,12 +59,11 @@ def confined(work: Callable[..., ResultT], *arguments: Any, gives: Any, about: s
 
 
 def _answer(request: str, about: str, limits: Limits) -> str:
-    command = [sys.executable, "-P", "-m", __name__]
     try:
         done = subprocess.run(  # noqa: S603  our own interpreter, no shell
-            command,
+            children.command(module=__name__),
             input=request,
-            env=_environment(),
+            env=children.environment(**BOUNDED),
             capture_output=True,
             text=True,
             timeout=limits.seconds,
@@ -83,12 +82,6 @@ def _answer(request: str, about: str, limits: Limits) -> str:
 
 def _ended(about: str, how: str, limits: Limits) -> InputError:
     return InputError(f"{about}: work on it {how}; a contract from outside may use {limits}")
-
-
-def _environment() -> dict[str, str]:
-    """Give the child what this process imports from, and no folder beside it."""
-    places = [os.path.abspath(place) for place in sys.path if place]  # noqa: PTH100  entries may be zip files
-    return {**os.environ, **BOUNDED, "PYTHONPATH": os.pathsep.join(places)}
 
 
 def main() -> None:

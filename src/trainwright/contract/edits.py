@@ -102,6 +102,6 @@ def _says_nothing(line: str) -> bool:
 
 
 def _inline(entry: schema.EvidenceEntry) -> str:
-    values = entry.model_dump(mode="json")
+    values = entry.model_dump(mode="json", exclude_none=True)
     parts = (f"{k}: {v if k in PLAIN else json.dumps(v, ensure_ascii=False)}" for k, v in values.items())
     return f"{{{', '.join(parts)}}}"

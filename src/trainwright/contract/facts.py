@@ -13,8 +13,8 @@ environment    one row: environment.json, nested keys joined by `_`, and first_s
                validations and the end tell it), data_sha256, tokens_per_epoch, epoch_offset_tokens. device is that of
                the attempts whose rows count; where they differ it is NULL, and device_unknown says which they were
 config         one row: run.yaml, nested keys joined by `_`, and mode, mode_given, learning_rate, warmup_steps, target,
-               target_given, first_validation_cap, and <name>_explicit of the four that a mode sets; from_scratch (by
-               its mode, and without the weights of another run); several_batches (a pass has more than one, or no
+               target_given, first_validation_cap, and <name>_explicit of the four that a mode sets; from_scratch (no
+               mode finetune, and without the weights of another run); several_batches (a pass has more than one, or no
                end); data_exhaustion is NULL where run.yaml does not give it
 baselines      one row: reference values computed from the data (uniform_entropy, unigram_entropy)
 checkpoints    one row a manifest: name, step
@@ -25,8 +25,7 @@ checks         one row a comparison or probe, as the command that made it record
 A record of checks (checks.jsonl in place of rows of steps) has environment and checks alone.
 """
 
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -39,10 +38,11 @@ from trainwright.contract.allowlist import NAME
 from trainwright.contract.audit_facts import audits_table
 from trainwright.contract.device_facts import devices_table
 from trainwright.contract.readings import Facts
-from trainwright.contract.validation_facts import compared
+from trainwright.contract.validation_facts import columns_over_steps, in_order
+from trainwright.jsonfile import read_json
 from trainwright.manifest import MANIFEST, saved_in
-from trainwright.metrics import NONFINITE, NONFINITE_SUFFIX, Event, ValidationRow, read_checks
-from trainwright.rundir import RunDirectory, Start, read_json
+from trainwright.metrics import Event, ValidationRow, read_checks, without_siblings
+from trainwright.rundir import RunDirectory, Start
 
 UTILISATION: Final = "gpu_util_pct"
 OVERFIT: Final = ("first_loss", "last_loss")  # what the event `sanity` tells
@@ -146,27 +146,14 @@ def _device(rows: pa.Table, starts: Sequence[Start]) -> dict[str, str | None]:
 
 def _validations(rows: Sequence[ValidationRow], manifests: frozenset[str], steps: pa.Table) -> pa.Table:
     columns = {name: [getattr(row, name) for row in rows] for name in ValidationRow.__struct_fields__}
-    earlier = list(before([row.value for row in rows]))
     return pa.table(
         {
             **{name: pa.array(values) for name, values in columns.items()},
-            "ordinal": pa.array(range(len(rows)), pa.int64()),
-            "previous": pa.array([previous for previous, _ in earlier], pa.float64()),
-            "best_before": pa.array([best for _, best in earlier], pa.float64()),
+            **in_order([row.value for row in rows]),
             "has_manifest": pa.array([row.checkpoint in manifests for row in rows], pa.bool_()),
-            **compared(rows, steps),
+            **columns_over_steps(rows, steps),
         }
     )
-
-
-def before(values: Iterable[float]) -> Iterator[tuple[float | None, float | None]]:
-    """Give, for each value, the finite one before it and the lowest finite one before it."""
-    previous: float | None = None
-    best: float | None = None
-    for value in values:
-        yield previous, best
-        if math.isfinite(value):
-            previous, best = value, value if best is None else min(best, value)
 
 
 def _events(events: Sequence[Event]) -> pa.Table:
@@ -184,7 +171,7 @@ def _events(events: Sequence[Event]) -> pa.Table:
 
 
 def _number(event: Event, name: str) -> float | None:
-    value = NONFINITE.get(str(event.detail.get(name + NONFINITE_SUFFIX)), event.detail.get(name))
+    value = without_siblings(dict(event.detail)).get(name)
     return float(value) if isinstance(value, int | float) else None
 
 
@@ -235,7 +222,7 @@ def _config(data: Mapping[str, Any], environment: Mapping[str, Any]) -> dict[str
         **flat(data),
         "mode": mode,
         "mode_given": mode is not None,
-        "from_scratch": mode == "from_scratch" and train.get("init") is None,
+        "from_scratch": mode != "finetune" and train.get("init") is None,
         "several_batches": environment.get("steps_per_epoch") != 1,
         "learning_rate": train.get("learning_rate"),
         "warmup_steps": schedule.get("warmup_steps") or 0,

@@ -1,35 +1,12 @@
-"""A contract's own falsifiers: each gate holds for its good fixtures and fails for its bad ones."""
+"""A contract's own falsifiers, as tables: a gate holds for its good fixtures and fails for its bad ones."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
 
-from trainwright.contract.expressions import connect
-from trainwright.contract.judge import judge_gate
-from trainwright.contract.readings import Facts, registered
-from trainwright.contract.rules import Contract, Gate
+from trainwright.contract.readings import Facts
 from trainwright.errors import InputError
-
-
-def check_fixtures(contract: Contract) -> list[str]:
-    """Judge every fixture; give one line for each that is not judged as it says. No line: the gates can fail."""
-    with connect() as connection:
-        return [problem for gate in contract.gates for problem in _problems(connection, gate)]
-
-
-def _problems(connection: Any, gate: Gate) -> Iterator[str]:
-    for kind, expected in (("good", "pass"), ("bad", "fail")):
-        for number, fixture in enumerate(getattr(gate.entry.fixtures, kind), 1):
-            try:
-                facts = facts_of_fixture(fixture)
-            except InputError as error:
-                yield f"{gate.id}: {kind} fixture {number}: {error}"
-                continue
-            with registered(connection, facts):
-                verdict = judge_gate(connection, gate, facts)
-            if verdict.result != expected:
-                yield f"{gate.id}: {kind} fixture {number}: expected {expected}, is {verdict.result}: {verdict.reason}"
 
 
 def facts_of_fixture(fixture: Mapping[str, Mapping[str, Any]]) -> Facts:

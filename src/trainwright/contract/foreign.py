@@ -2,7 +2,7 @@
 
 FILE.jsonl           one object a row, under the contract's own names
 trainer_state.json   Hugging Face: `log_history`, with loss, learning_rate, and eval_loss in rows of evaluations
-metrics.csv          Lightning: a row a moment, empty cells where nothing was logged; val_loss in rows of validations
+metrics.csv          Lightning: a row a logger and moment, those of one step joined; val_loss in rows of validations
 
 The judge gets `steps`, with the columns that the contract knows, and `validations` where rows hold a value. No step is
 numbered anew and no field is made up: a gate that needs more than was logged has no evidence, and its verdict says so.
@@ -20,13 +20,13 @@ from typing import Any, Final, TextIO, TypeAlias
 
 import pyarrow as pa
 
-from trainwright.contract.facts import before
 from trainwright.contract.judge import Verdict, judge
 from trainwright.contract.load import load_contract
 from trainwright.contract.readings import Facts
 from trainwright.contract.rules import Contract
+from trainwright.contract.validation_facts import in_order
 from trainwright.errors import InputError
-from trainwright.metrics import NONFINITE, NONFINITE_SUFFIX
+from trainwright.metrics import without_siblings
 
 Row: TypeAlias = Mapping[str, Any]
 Names: TypeAlias = Mapping[str, Sequence[str]]  # our name -> what the tool may call it, the first that a row has
@@ -36,7 +36,6 @@ OF_STEPS: Final = ("step", "tokens", "samples")  # and the contract's metrics
 HUGGING_FACE: Final[Names] = {"train_loss": ("loss",), "lr": ("learning_rate",), VALUE: ("eval_loss",)}
 LIGHTNING: Final[Names] = {"train_loss": ("train_loss", "train_loss_step", "loss"), VALUE: ("val_loss",)}
 MOST: Final = (1 << 63) - 1
-WORDS: Final = tuple(NONFINITE)
 WHOLE: Final = re.compile(r"[+-]?[0-9]{1,18}")
 
 
@@ -120,10 +119,25 @@ def _csv(file: TextIO, name: str) -> Iterator[tuple[str, Row]]:
         raise InputError(f"{name}:{lines.line_num}: is no row of a CSV file: {error}") from error
 
 
+def _moments(file: TextIO, name: str) -> Iterator[tuple[str, Row]]:
+    """Read a CSV file to which each logger adds rows of its own; those of a step that tell different things are one."""
+    place, whole = "", dict[str, Any]()
+    for now, row in _csv(file, name):
+        same = "step" in row and row["step"] == whole.get("step")
+        if same and all(whole.get(key, value) == value for key, value in row.items()):
+            whole |= row
+            continue
+        if whole:
+            yield place, whole
+        place, whole = now, dict(row)
+    if whole:
+        yield place, whole
+
+
 READERS: Final[Mapping[str, tuple[Callable[[TextIO, str], Iterator[tuple[str, Row]]], Names]]] = {
     ".jsonl": (_jsonl, {}),
     ".json": (_trainer_state, HUGGING_FACE),
-    ".csv": (_csv, LIGHTNING),
+    ".csv": (_moments, LIGHTNING),
 }
 
 
@@ -138,10 +152,10 @@ def _json(text: str, place: str) -> Any:
 def _row(value: Any, place: str) -> Row:
     if not isinstance(value, dict):
         raise InputError(f"{place}: expected an object of names and values, found {_kind(value)}")
-    for key in [key for key in value if key.endswith(NONFINITE_SUFFIX)]:  # how we write what JSON has no word for
-        if value[key] in WORDS:
-            value[key.removesuffix(NONFINITE_SUFFIX)] = NONFINITE[value.pop(key)]
-    return value
+    try:
+        return without_siblings(value)
+    except InputError as error:
+        raise InputError(f"{place}: {error}") from error
 
 
 def _cell(text: str) -> Any:
@@ -210,17 +224,9 @@ def _validations(log: Log, sources: Mapping[str, str]) -> pa.Table:
         return pa.table({})
     rows = [(place, row) for place, row in log.rows if sources[VALUE] in row]
     values = _column(rows, VALUE, sources[VALUE])
-    earlier = list(before([math.nan if value is None else value for value in values.to_pylist()]))
     step = {"step": _column(rows, "step", sources["step"])} if "step" in sources else {}
-    return pa.table(
-        {
-            "ordinal": pa.array(range(len(rows)), pa.int64()),
-            **step,
-            VALUE: values,
-            "previous": pa.array([previous for previous, _ in earlier], pa.float64()),
-            "best_before": pa.array([best for _, best in earlier], pa.float64()),
-        }
-    )
+    earlier = in_order([math.nan if value is None else value for value in values.to_pylist()])
+    return pa.table({**step, VALUE: values, **earlier})
 
 
 def _column(rows: Iterable[tuple[str, Row]], name: str, source: str) -> pa.Array:

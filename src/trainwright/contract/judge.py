@@ -18,6 +18,12 @@ Result: TypeAlias = Literal["pass", "fail", "not_applicable", "no_evidence"]
 RUN_ONLY: Final[frozenset[Kind]] = frozenset({"run"})
 SHORT: Final = 50  # characters of a comparison that are shown beside figures that hold
 SETTINGS: Final = ("environment", "config")  # tables of one row, in which `applies` finds its names
+UNDECIDED: Final = "not decided here"
+DECIDED_BY: Final[Mapping[Kind, str]] = {
+    "run": "trainwright gates RUN",
+    "pair": "trainwright determinism FILE, trainwright verify-resume FILE or trainwright check FILE",
+    "probe": "trainwright probe",
+}
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,6 +52,22 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     def holds(self) -> bool:
         """Tell whether the gate stands in no one's way: it passes, does not apply, or is optional without evidence."""
         return self.result in {"pass", "not_applicable"} or (self.result == "no_evidence" and self.optional)
+
+    @property
+    def is_decided(self) -> bool:
+        """Tell whether its kind was judged at all; one that was not has no evidence, and names who decides it."""
+        return not self.reason.startswith(UNDECIDED)
+
+
+def figures_told(figures: Mapping[str, float | None], unit: str) -> str:
+    """Give `worst 100 ms, best 1 ms`; a figure that could not be computed is left out."""
+    unit = f" {unit}" if unit else ""
+    return ", ".join(f"{name} {value:.6g}{unit}" for name, value in figures.items() if value is not None)
+
+
+def headroom_told(percent: float | None) -> str:
+    """Give `headroom 80 %`, or nothing where there is none."""
+    return "" if percent is None else f"headroom {percent:.3g} %"
 
 
 def decides_exit(verdict: Verdict) -> bool:
@@ -107,10 +129,8 @@ def _verdict(gate: Gate, result: Result, reason: str, **details: Any) -> Verdict
 
 
 def _undecided(gate: Gate) -> Verdict:
-    pair = "trainwright determinism FILE, trainwright verify-resume FILE or trainwright check FILE"
-    by = {"pair": pair, "probe": "trainwright probe"}
-    decided = by.get(gate.entry.kind, "trainwright gates RUN")
-    return _verdict(gate, "no_evidence", f"not decided here: kind {gate.entry.kind}, decided by: {decided}")
+    kind = gate.entry.kind
+    return _verdict(gate, "no_evidence", f"{UNDECIDED}: kind {kind}, decided by: {DECIDED_BY[kind]}")
 
 
 def _applies(gate: Gate, facts: Facts) -> tuple[Result, str] | None:
@@ -148,12 +168,11 @@ def _decide(gate: Gate, readings: Mapping[str, Reading]) -> tuple[Result, str, f
             return "no_evidence", f"{name}: {reading.missing}", None
     figures = {name: reading.value for name, reading in readings.items() if reading.value is not None}
     passed, headroom = gate.holds.decide(figures)
-    unit = f" {gate.entry.unit}" if gate.entry.unit else ""
-    shown = ", ".join(f"{name} {_shown(value)}{unit}" for name, value in figures.items())
+    shown = figures_told(figures, gate.entry.unit)
     bound = gate.holds.bound(figures)
     if not passed:
         return "fail", f"{shown}; required: {bound}", headroom
-    parts = [shown, bound if len(bound) <= SHORT else "", "" if headroom is None else f"headroom {headroom:.3g} %"]
+    parts = [shown, bound if len(bound) <= SHORT else "", headroom_told(headroom)]
     return "pass", "; ".join(part for part in parts if part), headroom
 
 

@@ -1,43 +1,46 @@
 """Evidence that a contract links to: folders beside its file, each held by one hash over the files in it."""
 
 from collections.abc import Iterator, Mapping
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from trainwright import yamlfile
 from trainwright.contract.gatechecks import Severity
-from trainwright.contract.load import SUFFIX, read_contract, shipped_contracts
 from trainwright.contract.schema import EvidenceEntry, Gate, gate_sha256
 from trainwright.errors import InputError
 from trainwright.files import sha256_of_file, sha256_of_names
 from trainwright.yamlfile import Document, KeyPath, ModelT
 
 
-def file_of(name_or_path: str | Path) -> Path:
-    """Give the file of a shipped contract by its name, or of a path. Errors: InputError when it cannot be read."""
-    read_contract(name_or_path)
-    name = str(name_or_path)
-    if name not in shipped_contracts():
-        return Path(name_or_path)
-    return Path(str(resources.files("trainwright") / "contracts" / f"{name}{SUFFIX}"))
-
-
 def sha256_of_folder(folder: Path) -> str:
-    """One hash over name and content of every file below `folder`."""
-    files = [path for path in folder.rglob("*") if path.is_file()]
-    return sha256_of_names((path.relative_to(folder).as_posix(), sha256_of_file(path)) for path in files)
+    """One hash over name and content of every file in `folder`, of which each is a regular one."""
+    return sha256_of_names((path.name, sha256_of_file(path)) for path in folder.iterdir())
 
 
 def link_problem(entry: EvidenceEntry, contract_folder: Path) -> str | None:
-    """Say why the folder is not the one that the entry links to; None when it is."""
+    """Say why the folder is not the one that the entry links to; None when it is.
+
+    Only a folder of plain files below real folders is one: no symbolic link is followed, no pipe is opened.
+    """
     folder = contract_folder / entry.folder
+    symbolic = symbolic_part(entry.folder, contract_folder)
+    if symbolic:
+        return f"{entry.folder}: {symbolic} is a symbolic link; put the folder itself there"
     if not folder.is_dir():
         return f"{entry.folder}: is no folder beside the contract"
+    irregular = next((path.name for path in sorted(folder.iterdir()) if path.is_symlink() or not path.is_file()), None)
+    if irregular:
+        return f"{entry.folder}: {irregular} is no regular file; evidence is plain files, side by side"
     found = sha256_of_folder(folder)
     if found != entry.sha256:
         return f"{entry.folder}: was changed: its SHA-256 is {found}, attached {entry.sha256}"
     return None
+
+
+def symbolic_part(folder: str, contract_folder: Path) -> str | None:
+    """Give the first part of an entry's folder that is a symbolic link; None when none is."""
+    *above, _ = Path(folder).parents
+    return next((str(part) for part in (*above[::-1], Path(folder)) if (contract_folder / part).is_symlink()), None)
 
 
 def evidence_problems(data: Mapping[str, Any], folder: Path) -> Iterator[tuple[Severity, KeyPath, str]]:

@@ -39,21 +39,26 @@ def load_contract(name_or_path: str | Path) -> Contract:
     return parse_contract(*read_contract(name_or_path))
 
 
-def read_contract(name_or_path: str | Path) -> tuple[str, str]:
-    """Give the text of a contract, and what stands for the file in messages. Errors: InputError without a line."""
+def file_of(name_or_path: str | Path) -> Path:
+    """Give the file of a shipped contract by its name, or of a path. Errors: InputError when it is neither."""
     text = str(name_or_path)
     if text in shipped_contracts():
-        file = resources.files("trainwright") / "contracts" / f"{text}{SUFFIX}"
-        return file.read_text(encoding="utf-8"), f"{text}{SUFFIX}"
+        return Path(str(resources.files("trainwright") / "contracts" / f"{text}{SUFFIX}"))
     path = Path(name_or_path)
     if not path.is_file():
         raise InputError(f"{text}: is no file and no shipped contract; shipped: {', '.join(shipped_contracts())}")
-    if path.stat().st_size > MAX_SIZE_BYTES:
-        raise InputError(f"{text}: is larger than {MAX_SIZE_BYTES} bytes; a contract is a page or two of rules")
+    return path
+
+
+def read_contract(name_or_path: str | Path) -> tuple[str, str]:
+    """Give the text of a contract, and what stands for the file in messages. Errors: InputError without a line."""
+    file, name = file_of(name_or_path), str(name_or_path)
+    if file.stat().st_size > MAX_SIZE_BYTES:
+        raise InputError(f"{name}: is larger than {MAX_SIZE_BYTES} bytes; a contract is a page or two of rules")
     try:
-        return path.read_text(encoding="utf-8"), text
+        return file.read_text(encoding="utf-8"), f"{name}{SUFFIX}" if name in shipped_contracts() else name
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{text}: cannot be read: {error}") from error
+        raise InputError(f"{name}: cannot be read: {error}") from error
 
 
 def parse_contract(text: str, name: str) -> Contract:

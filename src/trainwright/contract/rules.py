@@ -87,11 +87,6 @@ class Contract:
     def version(self) -> str:
         return self.entry.version
 
-    @property
-    def required_fields(self) -> tuple[str, ...]:
-        """Give the names that every step's row carries."""
-        return tuple(metric.name for metric in self.entry.metrics if metric.required)
-
 
 def accept_gate(parser: Parser, entry: schema.Gate, metrics: frozenset[str]) -> Gate:
     """Check a gate's expressions, tables and columns. Errors: InputError that begins with the gate's key."""

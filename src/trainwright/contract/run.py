@@ -35,10 +35,20 @@ def judge_run(run: RunDirectory, contract: str | None = None) -> Sequence[Verdic
 
 
 def failing(run: RunDirectory, verdicts: Sequence[Verdict]) -> list[str]:
-    """Give the gates that keep a record from its good end: of a record of checks, those that it decides and fail."""
+    """Give the gates that keep a record from its good end; what only warns is none of them."""
     if run.checks.exists():
-        return [verdict.gate for verdict in verdicts if verdict.kind != "run" and verdict.result == "fail"]
+        return [v.gate for v in decided_in_checks(verdicts) if v.on_fail != "warn" and not v.holds]
     return [verdict.gate for verdict in verdicts if decides_exit(verdict)]
+
+
+def decided_in_checks(verdicts: Sequence[Verdict]) -> list[Verdict]:
+    """Give what a record of checks decides: the gates it has evidence for, and of one of probes every probe.
+
+    A comparison of runs is one of several and says nothing of the others; probes are made all at once.
+    """
+    compares = any(v.kind == "pair" and v.result in {"pass", "fail"} for v in verdicts)
+    due = set() if compares else {"probe"}
+    return [v for v in verdicts if v.kind != "run" and (v.result != "no_evidence" or v.kind in due)]
 
 
 def kinds_of(run: RunDirectory) -> frozenset[Kind]:

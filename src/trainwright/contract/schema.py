@@ -15,6 +15,8 @@ from pydantic import (
     StrictFloat,
     StrictInt,
     StrictStr,
+    ValidationInfo,
+    field_validator,
     model_validator,
 )
 
@@ -119,8 +121,8 @@ class Gate(Entry):
 class EvidenceEntry(Entry):
     """Sealed evidence of a run that a gate passes by, in a folder beside the contract's file.
 
-    `date` is the day on which the run ended, `device` the one that it names. `sha256` is one hash over the folder's
-    files, `gate_sha256` that of the gate when the evidence was attached.
+    `date` is the day on which the run ended, `device` the one that it names, `signed_by` the key of its signature.
+    `sha256` is one hash over the folder's files, `gate_sha256` that of the gate when the evidence was attached.
     """
 
     gate: GateId
@@ -130,6 +132,15 @@ class EvidenceEntry(Entry):
     folder: str = Field(pattern=r"^evidence/GATE-[A-Z]+-[A-Z0-9]+/[a-z0-9][a-z0-9_-]*$")
     sha256: Sha256
     gate_sha256: Sha256
+    signed_by: Sha256 | None = None
+
+    @field_validator("folder")
+    @classmethod
+    def _is_of_its_gate(cls, folder: str, values: ValidationInfo) -> str:
+        gate = values.data.get("gate")  # None for one that is refused by itself
+        if gate is not None and not folder.startswith(f"evidence/{gate}/"):
+            raise ValueError(f"expected a folder of {gate}, as in evidence/{gate}/<name>, found {folder!r}")
+        return folder
 
 
 def gate_sha256(gate: Gate) -> str:

@@ -5,7 +5,6 @@ A contract with errors cannot be relied on: it is refused, or a gate of it canno
 
 import re
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -15,8 +14,8 @@ from trainwright.contract import schema
 from trainwright.contract.diff import problems_against, read_entry, shipped_before
 from trainwright.contract.expressions import connect
 from trainwright.contract.gatechecks import Severity, problems_of_gate
-from trainwright.contract.links import evidence_problems, file_of
-from trainwright.contract.load import read_contract
+from trainwright.contract.links import evidence_problems
+from trainwright.contract.load import file_of, read_contract
 from trainwright.errors import InputError
 from trainwright.yamlfile import Document, KeyPath
 
@@ -44,12 +43,12 @@ def validate(name_or_path: str | Path, against: str | Path | None = None) -> lis
     Errors: InputError when `against` cannot be read.
     """
     try:
-        text, name = read_contract(name_or_path)
+        document = yamlfile.parse(*read_contract(name_or_path))
     except InputError as error:
         return [Problem("error", *_placed(str(error), str(name_or_path)))]
     older = None if against is None else read_entry(against)
-    problems = [*validate_text(text, name), *_too_large_changes(text, name, older)]
-    problems += _evidence_links(text, name, file_of(name_or_path).parent)
+    problems = [*_problems_within(document), *_too_large_changes(document, older)]
+    problems += _evidence_links(document, file_of(name_or_path).parent)
     return sorted(problems, key=lambda problem: problem.line)
 
 
@@ -59,19 +58,25 @@ def validate_text(text: str, name: str) -> list[Problem]:
         document = yamlfile.parse(text, name)
     except InputError as error:
         return [Problem("error", *_placed(str(error), name))]
-    problems = [*_typed_statuses(document), *_shape(_untyped(document)), *_disagreements(document)]
+    return sorted(_problems_within(document), key=lambda problem: problem.line)
+
+
+def _problems_within(document: Document) -> Iterator[Problem]:
+    """Tell what is wrong in a contract by itself."""
+    yield from _typed_statuses(document)
+    yield from _shape(_untyped(document))
+    yield from _disagreements(document)
     metrics = frozenset(_texts(document, "metrics", "name"))
     with connect() as connection:
         for index, gate in enumerate(_entries(document, "gates")):
             for severity, key, what in problems_of_gate(connection, gate, metrics):
-                problems.append(_at(document, severity, ("gates", index, *_keys(key)), what))
-    return sorted([*problems, *_stale_names(document)], key=lambda problem: problem.line)
+                yield _at(document, severity, ("gates", index, *_keys(key)), what)
+    yield from _stale_names(document)
 
 
-def _too_large_changes(text: str, name: str, older: schema.ContractFile | None) -> Iterator[Problem]:
-    """Tell what the version does not allow to change; of a file that cannot be read, enough was told."""
+def _too_large_changes(document: Document, older: schema.ContractFile | None) -> Iterator[Problem]:
+    """Tell what the version does not allow to change; of a file that is not well-formed, enough was told."""
     try:
-        document = yamlfile.parse(text, name)
         entry = yamlfile.validate(schema.ContractFile, document)
     except InputError:
         return
@@ -172,9 +177,7 @@ def _stale_names(document: Document) -> Iterator[Problem]:
                 yield _at(document, "warning", path, f"changelog names {name}, which is no gate of this contract")
 
 
-def _evidence_links(text: str, name: str, folder: Path) -> Iterator[Problem]:
-    """Tell evidence that is not what the contract links to; of a file that cannot be read, enough was told."""
-    with suppress(InputError):
-        document = yamlfile.parse(text, name)
-        for severity, path, what in evidence_problems(document.data, folder):
-            yield _at(document, severity, path, what)
+def _evidence_links(document: Document, folder: Path) -> Iterator[Problem]:
+    """Tell evidence that is not what the contract links to."""
+    for severity, path, what in evidence_problems(document.data, folder):
+        yield _at(document, severity, path, what)

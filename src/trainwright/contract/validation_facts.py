@@ -1,6 +1,7 @@
 """Columns of the table `validations` that rest on other rows: the steps before each, and the validations before it."""
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,26 @@ import pyarrow as pa
 from trainwright.metrics import ValidationRow
 
 
-def compared(rows: Sequence[ValidationRow], steps: pa.Table) -> dict[str, pa.Array]:
+def in_order(values: Sequence[float]) -> dict[str, pa.Array]:
+    """Give ordinal (from 0), previous and best_before: the finite value before, and the lowest finite one before."""
+    earlier = list(_before(values))
+    return {
+        "ordinal": pa.array(range(len(values)), pa.int64()),
+        "previous": pa.array([previous for previous, _ in earlier], pa.float64()),
+        "best_before": pa.array([best for _, best in earlier], pa.float64()),
+    }
+
+
+def _before(values: Iterable[float]) -> Iterator[tuple[float | None, float | None]]:
+    previous: float | None = None
+    best: float | None = None
+    for value in values:
+        yield previous, best
+        if math.isfinite(value):
+            previous, best = value, value if best is None else min(best, value)
+
+
+def columns_over_steps(rows: Sequence[ValidationRow], steps: pa.Table) -> dict[str, pa.Array]:
     """Give steps_since and train_loss_min, of the steps since the validation before, and patience_reference.
 
     The last is the value that patience was held against, as the rows tell it: that of the row where it was last 0.

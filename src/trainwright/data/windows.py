@@ -25,11 +25,6 @@ Indices = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
 
 
-def permuted(index: int, n: int, key: int) -> int:
-    """Give where a permutation of range(n), chosen by `key`, sends `index`; see `permuted_batch`."""
-    return int(permuted_batch(np.array([index]), n, key)[0])
-
-
 def permuted_batch(indices: Indices, n: int, key: int) -> Indices:
     """Give where a permutation of range(n), chosen by `key`, sends each of `indices`; no state, no table.
 

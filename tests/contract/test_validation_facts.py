@@ -1,37 +1,24 @@
-"""What the gates that catch lies rest on: columns computed from rows, and a loop that does what they say."""
+"""Columns that gates against lies rest on: computed from rows, and true of every run that the loop makes."""
 
 import math
 from typing import Any
 
 import pyarrow as pa
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.contract.facts_tables import facts
+from tests.contract.facts_tables import result_of_shipped
 from trainwright.budget import LoopSettings
 from trainwright.config import EarlyStoppingSection
-from trainwright.contract.expressions import connect
-from trainwright.contract.facts import _config
-from trainwright.contract.judge import Result, judge_gate
-from trainwright.contract.load import load_contract
-from trainwright.contract.readings import registered
-from trainwright.contract.validation_facts import compared
+from trainwright.contract.judge import Result
+from trainwright.contract.validation_facts import columns_over_steps, in_order
 from trainwright.loopstate import LoopState
 from trainwright.metrics import ValidationRow
-from trainwright.peaks import peak_flops
 from trainwright.schedules import Schedule
 from trainwright.trainable import Validation
 
-GATES = {gate.id: gate for gate in load_contract("training-loop-pretrain-v1").gates}
 LOSSES = st.floats(0.5, 10.0)
 ERRORS = st.floats(0.0, 1.0)
-
-
-def result(gate: str, **tables: dict[str, Any]) -> Result:
-    found = facts(**tables)
-    with connect() as connection, registered(connection, found):
-        return judge_gate(connection, GATES[gate], found).result
 
 
 def rows_of(
@@ -52,13 +39,20 @@ def steps(losses: list[float], first: int = 0) -> pa.Table:
 
 
 def columns(rows: list[ValidationRow], of: pa.Table) -> dict[str, list[Any]]:
-    return {name: values.to_pylist() for name, values in compared(rows, of).items()}
+    return {name: values.to_pylist() for name, values in columns_over_steps(rows, of).items()}
 
 
 def noise(rows: list[ValidationRow]) -> Result:
     names = ("n", "value", "standard_error", "patience")
     table = {name: [getattr(row, name) for row in rows] for name in names}
-    return result("GATE-TRAIN-NOISE", validations={**table, **columns(rows, steps([]))})
+    return result_of_shipped("GATE-TRAIN-NOISE", validations={**table, **columns(rows, steps([]))})
+
+
+def test_a_value_is_held_against_the_finite_ones_before_it() -> None:
+    found = {name: values.to_pylist() for name, values in in_order([3.0, math.nan, 4.0, 2.0, math.inf, 5.0]).items()}
+    assert found["ordinal"] == [0, 1, 2, 3, 4, 5]
+    assert found["previous"] == [None, 3.0, 3.0, 4.0, 2.0, 2.0]
+    assert found["best_before"] == [None, 3.0, 3.0, 3.0, 2.0, 2.0]
 
 
 def test_each_validation_is_told_the_lowest_loss_of_the_steps_since_the_one_before() -> None:
@@ -103,30 +97,4 @@ def test_a_steep_loss_is_no_leak_and_a_validation_that_was_learned_by_heart_is_o
     for value, expected in ((8.0 * 0.97**60, "pass"), (0.8, "fail")):
         rows = rows_of([(8.0, 0.05), (value, 0.05)], every=60)
         table = {"value": [8.0, value], "standard_error": [0.05, 0.05], **columns(rows, steep)}
-        assert result("GATE-TRAIN-LEAK", validations=table) == expected
-
-
-@pytest.mark.parametrize(
-    ("train", "from_scratch"),
-    [
-        ({"mode": "from_scratch", "init": None}, True),
-        ({"mode": "from_scratch", "init": "run-1"}, False),
-        ({"mode": "finetune"}, False),
-        ({}, False),
-    ],
-)
-def test_weights_of_another_run_are_not_from_scratch(train: dict[str, Any], from_scratch: bool) -> None:
-    assert _config({"train": train}, {})["from_scratch"] is from_scratch
-
-
-@pytest.mark.parametrize(("per_epoch", "several"), [(1, False), (2, True), (None, True)])
-def test_data_without_an_end_have_several_batches(per_epoch: int | None, several: bool) -> None:
-    assert _config({}, {"steps_per_epoch": per_epoch})["several_batches"] is several
-
-
-def test_a_device_that_no_table_knows_is_not_judged_by_its_peak() -> None:
-    taken = {"tokens": 8192.0, "wall_ms": 1.0}
-    for device, expected in (("NVIDIA H200", "fail"), ("cpu", "not_applicable")):
-        peak = peak_flops(device)
-        environment = {"flops_known": True, "peak_known": peak is not None, "flops_per_item": 2e9, "peak_flops": peak}
-        assert result("GATE-TRAIN-FLOPS", steps=taken, environment=environment) == expected
+        assert result_of_shipped("GATE-TRAIN-LEAK", validations=table) == expected

@@ -12,11 +12,11 @@ from torch import Tensor
 from trainwright.checkpoints import codec
 from trainwright.config import RunConfig
 from trainwright.models.build import build
-from trainwright.state import State, StateValue
+from trainwright.state import StateValue
 from trainwright.trainable import Trainable
 
 
-class Subject:
+class Candidate:
     """The trainable of a configuration, built anew for each promise, without compilation."""
 
     def __init__(self, config: RunConfig, device: torch.device) -> None:
@@ -36,6 +36,7 @@ class Subject:
 
 
 def trained_tensors(trainable: Trainable) -> dict[str, Tensor]:
+    """Give the parameters that training moves, by their names."""
     return {name: tensor for name, tensor in trainable.named_parameters() if tensor.requires_grad}
 
 
@@ -46,6 +47,7 @@ def clear_gradients(trainable: Trainable) -> None:
 
 
 def backward(trainable: Trainable, batch: Any) -> float:
+    """Leave the gradients of this batch alone in the tensors; give its loss, in the unit of the trainable's own."""
     clear_gradients(trainable)
     loss, _ = trainable.compute_loss(trainable.forward(batch), batch)
     trainable.backward(loss)
@@ -53,14 +55,16 @@ def backward(trainable: Trainable, batch: Any) -> float:
 
 
 def update(trainable: Trainable, batch: Any = None) -> float:
+    """Take one update on the batch, or on the next one; leave no gradient; give the loss before it, as `backward`."""
     loss = backward(trainable, trainable.next_batch() if batch is None else batch)
     trainable.optimizer_step()
     clear_gradients(trainable)
     return loss
 
 
-def after_updates(subject: Subject, count: int = 2, **how: Any) -> Trainable:
-    trainable = subject.built(**how)
+def after_updates(candidate: Candidate, count: int = 2, **how: Any) -> Trainable:
+    """Build one, as `Candidate.built` with `how`, and take `count` updates on its own batches."""
+    trainable = candidate.built(**how)
     for _ in range(count):
         update(trainable)
     return trainable
@@ -70,7 +74,3 @@ def stored(trainable: Trainable) -> dict[str, StateValue]:
     """Give the state as it comes back from the files of a checkpoint; nothing in it is shared with the trainable."""
     encoded = codec.encode(trainable.save_checkpoint())
     return codec.decode(encoded.files, encoded.segments)
-
-
-def weights_in(state: State) -> dict[str, Tensor]:
-    return {k: v for k, v in state.items() if k.startswith("model.") and isinstance(v, Tensor)}
