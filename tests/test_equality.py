@@ -89,7 +89,7 @@ def test_a_slotted_a_plain_and_a_callable_object_are_fields_fields_and_whole() -
 
 def test_what_holds_itself_is_walked_once() -> None:
     circle = Plain([torch.zeros(1)])
-    circle.rows.append(circle)  # type: ignore[attr-defined]
+    circle.rows.append(circle)  # type: ignore[attr-defined]  # a list here
     assert list(entries_of(circle)) == ["batch.rows.0"]
 
 

@@ -17,7 +17,10 @@ TOLD_WITHIN: Final = 0.02  # an inferred rate that rounding may have moved by a 
 
 @dataclass(frozen=True, slots=True)
 class OptimizerSettings:
-    """AdamW (Loshchilov and Hutter 2019, Algorithm 2). `implementation` changes the bits, not the mathematics."""
+    """AdamW (Loshchilov and Hutter 2019, Algorithm 2), its decay multiplied by the rate as `torch.optim.AdamW` has it.
+
+    `implementation` changes the bits, not the mathematics.
+    """
 
     learning_rate: float = 3e-4
     betas: tuple[float, float] = (0.9, 0.95)
@@ -107,7 +110,7 @@ def applied_rate(
 ) -> Tensor | None:
     """Infer the learning rate that AdamW took from how a tensor moved: on its device, float64, shape (2,).
 
-    Loshchilov and Hutter 2019, Algorithm 2, lines 7 to 12: the step moves θ by -lr·u, where u = m̂ / (√v̂ + ε) + λ·θ;
+    Loshchilov and Hutter 2019, Algorithm 2, in `torch.optim.AdamW`'s form: θ moves by -lr·u, u = m̂ / (√v̂ + ε) + λ·θ;
     the rate is then the least-squares one, -⟨Δ, u⟩ / ⟨u, u⟩. The second number is how far the rounding of the weights
     to their own type can have moved the first: half a unit in the last place of each, and once more where λ is not 0,
     all of them in one direction. Not a number where u is zero.
