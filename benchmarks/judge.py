@@ -102,6 +102,7 @@ def audit(row: StepMetrics) -> Audit:
         batch_repeated=False,
         batch_rows=8,
         held_out_rows=0,
+        held_out_repeats=0.0,
     )
 
 

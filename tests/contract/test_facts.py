@@ -68,6 +68,7 @@ def audit_row(step: int) -> Audit:
         batch_repeated=False,
         batch_rows=4,
         held_out_rows=0,
+        held_out_repeats=0.0,
     )
 
 
