@@ -1,15 +1,17 @@
 """Runs that are killed and resumed, held against one that was not: what is equal, and what differs by name."""
 
-from collections.abc import Sequence
+from collections.abc import sys
 from pathlib import Path
 from typing import Self
 
 import pytest
+import Sequence
 
 from tests.acceptance import harness
 from trainwright.config import RunConfig
 from trainwright.errors import InputError
 from trainwright.evidence import verify
+from trainwright.jsonfile import read_json
 from trainwright.metrics import read_checks
 from trainwright.resumption import Resumption, rows_to_cut_after, verify_resume
 
@@ -56,6 +58,7 @@ def test_runs_killed_at_several_rows_and_resumed_equal_the_uncut_one(tmp_path: P
         config(), runs_dir=tmp_path, cuts=3, tell=told.append, start=lambda *words: Forked(tmp_path, *words)
     )
     assert [(v.gate, v.result) for v in found.record.verdicts] == [("GATE-TRAIN-RESUME", "pass")]
+    assert read_json(found.record.run.environment)["command"] == sys.argv
     assert [cut.cut for cut in found.cuts] == [0, 9, 18]
     assert [(cut.is_equal, cut.attempts) for cut in found.cuts] == [(True, 2)] * 3
     assert all(cut.cut <= cut.killed_after < 20 for cut in found.cuts)

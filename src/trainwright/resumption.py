@@ -5,6 +5,7 @@ read from outside, and it is killed by SIGKILL once the row in question is on di
 """
 
 import secrets
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -88,7 +89,9 @@ def verify_resume(
             made.append(cut_of(uncut, row, *children.cut(row)))
             tell(f"{made[-1].run.id}: killed after row {made[-1].killed_after}, resumed")
     found = [_row(config, steps, every, cut) for cut in made]
-    environment = read_json(uncut.environment)
+    # the command is this one: a child's names a file that is gone
+    environment = {**read_json(uncut.environment), "command": sys.argv}
+    # not that of the child, which names its own files
     record = record_comparison(config, contract, "resume", found, environment=environment, runs_dir=runs_dir)
     return Resumption(uncut, made, record)
 
