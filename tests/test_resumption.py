@@ -1,11 +1,11 @@
 """Runs that are killed and resumed, held against one that was not: what is equal, and what differs by name."""
 
-from collections.abc import sys
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
 import pytest
-import Sequence
 
 from tests.acceptance import harness
 from trainwright.config import RunConfig

@@ -4,6 +4,7 @@ import datetime as dt
 import json
 import os
 import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -404,3 +405,42 @@ def test_contracts_are_those_shipped_or_named_or_in_a_folder(attached: Path, tmp
     ):
         with pytest.raises(InputError, match=told):
             contract_files([str(place)])
+
+
+# -- what is shipped -------------------------------------------------------------------------------------------------
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="module")
+def shipped() -> dict[str, list[GateStatus]]:
+    return {file.stem: statuses_of(file) for file in contract_files([])}
+
+
+def test_the_demo_is_attached_as_live_evidence_on_a_cpu(shipped: dict[str, list[GateStatus]]) -> None:
+    found = {one.gate: one for one in shipped["training-loop-pretrain-v1"]}
+    for gate in ("GATE-TRAIN-001", "GATE-TRAIN-003", "GATE-TRAIN-APPLIED", "GATE-TRAIN-006", "GATE-TRAIN-RESUME"):
+        evidence = found[gate].evidence
+        assert found[gate].status == ACTIVE, found[gate].blocks
+        assert evidence is not None
+        assert evidence.run.startswith("python-lm-")
+        assert evidence.device == "cpu"
+
+
+def test_no_shipped_gate_is_stale_or_unproven(shipped: dict[str, list[GateStatus]]) -> None:
+    assert [one for statuses in shipped.values() for one in statuses if one.status in {STALE, PROPOSED}] == []
+
+
+def test_the_readme_tells_the_tally_that_is_computed(shipped: dict[str, list[GateStatus]]) -> None:
+    counted = tally([one for statuses in shipped.values() for one in statuses])
+    told = " ".join((ROOT / "README.md").read_text().split())
+    active, partial = counted.by_status["active_with_live_evidence"], counted.by_status["partial_algorithm_level"]
+    assert f"of {counted.gates} gates {active} are `active_with_live_evidence`" in told
+    assert f"{partial} are `partial_algorithm_level`" in told
+
+
+def test_make_demo_attaches_nothing() -> None:
+    command = ["make", "--dry-run", "--always-make", "demo"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "trainwright train" in done.stdout
+    assert "attach" not in done.stdout

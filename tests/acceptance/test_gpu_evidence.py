@@ -32,16 +32,20 @@ def statuses(file: Path) -> dict[str, str]:
 # -- the command -----------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory, child_environment: dict[str, str]) -> tuple[Path, str]:
-    """Make it once, in a copy of the contract whose step budget applies to the CPU; give the folder and the output."""
-    folder = tmp_path_factory.mktemp("evidence")
-    text = file_of(CONTRACT).read_text(encoding="utf-8")
+def on_cpu() -> str:
+    """Give the contract without evidence, its step budget applied to the CPU."""
+    text = without_evidence()
     bound = "applies: {device: cuda, min_parameters: 366_000_000}"
     assert text.count(bound) == 1
-    (folder / "shipped.yaml").write_text(text, encoding="utf-8")
-    text = text.replace(bound, "applies: {device: cpu}").replace("device: cuda, parameters", "device: cpu, parameters")
-    (folder / "copy.yaml").write_text(text, encoding="utf-8")
+    return text.replace(bound, "applies: {device: cpu}").replace("device: cuda, parameters", "device: cpu, parameters")
+
+
+def without_evidence() -> str:
+    return file_of(CONTRACT).read_text(encoding="utf-8").partition("\nevidence:\n")[0]
+
+
+def make(folder: Path, contract: str, environment: dict[str, str]) -> "subprocess.CompletedProcess[str]":
+    (folder / "copy.yaml").write_text(contract, encoding="utf-8")
     variables = {
         "BIN": str(Path(sys.executable).parent),
         "GPU_DEVICE": "cpu",
@@ -53,9 +57,28 @@ def made(tmp_path_factory: pytest.TempPathFactory, child_environment: dict[str, 
     }
     words = [f"{name}={value}" for name, value in variables.items()]
     command = ["make", "-C", str(ROOT), "-o", ".venv/installed", "gpu-evidence", *words]
-    done = subprocess.run(command, env=child_environment, capture_output=True, text=True, check=False)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory, child_environment: dict[str, str]) -> tuple[Path, str]:
+    """Make it once, in a copy of the contract whose step budget applies to the CPU; give the folder and the output."""
+    folder = tmp_path_factory.mktemp("evidence")
+    (folder / "shipped.yaml").write_text(without_evidence(), encoding="utf-8")
+    done = make(folder, on_cpu(), child_environment)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder, done.stdout
+
+
+def test_a_run_that_misses_its_budget_does_not_keep_the_probes_from_being_attached(
+    tmp_path: Path, child_environment: dict[str, str]
+) -> None:
+    text = on_cpu()
+    assert text.count("holds: median_ms < 500") == 1
+    done = make(tmp_path, text.replace("holds: median_ms < 500", "holds: median_ms < 1e-6"), child_environment)
+    assert (done.returncode, "Error 3" in done.stderr) == (2, True), done.stdout + done.stderr
+    found = statuses(tmp_path / "copy.yaml")
+    assert (found["GATE-GPUTRAIN-002"], found["GATE-GPUTRAIN-004"]) == ("active_with_live_evidence", "proposed")
 
 
 def test_one_command_trains_probes_and_attaches_what_the_device_shows(made: tuple[Path, str]) -> None:

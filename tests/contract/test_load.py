@@ -22,7 +22,7 @@ def refusal(**gate: Any) -> str:
 
 def test_a_shipped_contract_is_found_by_its_name() -> None:
     contract = load_contract(PRETRAIN)
-    assert (contract.id, contract.version) == (PRETRAIN, "1.6.0")
+    assert (contract.id, contract.version) == (PRETRAIN, "1.6.4")
     assert PRETRAIN in shipped_contracts()
 
 
