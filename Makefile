@@ -48,6 +48,7 @@ lint: .venv/installed-test
 bench: .venv/installed-test
 	$(BIN)/python benchmarks/loop_overhead.py
 	$(BIN)/python benchmarks/lm_throughput.py
+	$(BIN)/python benchmarks/mamba2_throughput.py
 	$(BIN)/python benchmarks/judge.py
 
 .venv/bin/python:

@@ -25,6 +25,7 @@ from trainwright.data.windows import TokenBatch
 from trainwright.guards import ExplosionGuard
 from trainwright.models import huggingface
 from trainwright.models.lm import LM, PRESETS, DataOptions, LMOptions
+from trainwright.models.token_model import TokenModel
 from trainwright.optimizers import build_optimizer
 from trainwright.schedules import Schedule
 from trainwright.steps import HostStepper
@@ -71,7 +72,7 @@ def synthetic_lm(folder: Path, tokens: int) -> LM:
     return LM.build(Setup(LMOptions(preset=PRESET), data, BATCH_SIZE))
 
 
-def our_step(trainable: LM) -> Step:
+def our_step(trainable: TokenModel) -> Step:
     """Drive the trainable by the loop's stepper, which also takes the norm, holds the guards and keeps the time."""
     explosion = ExplosionGuard("warn", ratio=10.0, window=100, max_skips=10)
     settings = LoopSettings(Schedule(trainable.learning_rate, "constant"), clip_norm=MAX_NORM)

@@ -1,9 +1,9 @@
 """What is made of a finished run: text of its language model, and a folder that Hugging Face loads."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from tokenizers import Tokenizer
@@ -19,16 +19,16 @@ from trainwright.files import make_directory, sha256_of_file
 from trainwright.jsonfile import write_json
 from trainwright.manifest import Checkpoint, Manifest
 from trainwright.metrics import best_of
-from trainwright.models import huggingface
-from trainwright.models.decoder import RMS_EPS, ROPE_THETA, Decoder, Shape
+from trainwright.models import huggingface, table
 from trainwright.models.generate import generate
+from trainwright.models.token_model import TokenModel
 from trainwright.rundir import RunDirectory
 from trainwright.state import State, under_prefix
 
 CHOICES = ("best", "last")
 FORMATS = ("hf",)
 PROVENANCE = "trainwright.json"
-MODEL_TYPE = "lm"
+LANGUAGE_MODELS = ("lm", "mamba2")
 WEIGHTS = "model.decoder"
 
 
@@ -39,7 +39,7 @@ class Loaded:
     run: RunDirectory
     manifest: Manifest
     checkpoint: Checkpoint
-    decoder: Decoder
+    decoder: huggingface.AnyDecoder
 
 
 def load_decoder(run: RunDirectory, choice: str = "best") -> Loaded:
@@ -72,27 +72,26 @@ def _chosen(run: RunDirectory, checkpoints: Checkpoints, choice: str) -> Checkpo
     return best
 
 
-def _decoder(manifest: Manifest, state: State, run: RunDirectory) -> Decoder:
-    stamped = manifest.stamp.architecture
-    if manifest.stamp.model_type != MODEL_TYPE:
-        raise InputError(f"{run.id}: holds a model of type {manifest.stamp.model_type!r}; expected {MODEL_TYPE!r}")
-    with rng.preserved(torch.device("cpu")):
-        decoder = Decoder(_shape(stamped, run))
+def _decoder(manifest: Manifest, state: State, run: RunDirectory) -> huggingface.AnyDecoder:
+    kind = _language_model(manifest.stamp.model_type, run)
+    try:
+        with rng.preserved(torch.device("cpu")):
+            decoder = kind.rebuilt(manifest.stamp.architecture)
+    except InputError as error:
+        raise InputError(f"{run.id}: {error}") from error
     try:
         decoder.load_state_dict(under_prefix(WEIGHTS, state))
     except RuntimeError as error:
         raise DamagedCheckpointError(f"{run.id}: the weights do not fit the stamped architecture: {error}") from error
-    return decoder.eval()
+    return cast("huggingface.AnyDecoder", decoder.eval())
 
 
-def _shape(stamped: dict[str, Any], run: RunDirectory) -> Shape:
-    names = [field.name for field in fields(Shape)]
-    expected = {"rms_eps": RMS_EPS, "rope_theta": ROPE_THETA}
-    differing = [f"{key} {stamped.get(key)!r}" for key, value in expected.items() if stamped.get(key) != value]
-    missing = [name for name in names if name not in stamped]
-    if differing or missing:
-        raise InputError(f"{run.id}: this release cannot build its architecture: {', '.join((*differing, *missing))}")
-    return Shape(**{name: stamped[name] for name in names})
+def _language_model(model_type: str, run: RunDirectory) -> type[TokenModel]:
+    kind = table.find(model_type) if model_type in LANGUAGE_MODELS else None
+    if not (isinstance(kind, type) and issubclass(kind, TokenModel)):
+        expected = " or ".join(map(repr, LANGUAGE_MODELS))
+        raise InputError(f"{run.id}: holds a model of type {model_type!r}; expected {expected}")
+    return kind
 
 
 def sample(

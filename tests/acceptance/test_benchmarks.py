@@ -10,6 +10,7 @@ FOLDER = Path(__file__).resolve().parent.parent.parent / "benchmarks"
 SHORT = {
     "judge.py": (["--rows", "2000", "--rounds", "1"], "figures of both sides equal"),
     "lm_throughput.py": (["--rounds", "1", "--steps", "1"], "median ratio over 1 rounds"),
+    "mamba2_throughput.py": (["--rounds", "1", "--steps", "1"], "median ratio over 1 rounds"),
     "loop_overhead.py": (["--rounds", "1", "--steps", "20"], "weights equal"),
 }
 

@@ -31,7 +31,7 @@ def shakespeare(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_every_example_has_a_page_and_a_configuration_that_loads() -> None:
     folders = sorted(path for path in EXAMPLES.iterdir() if path.is_dir())
-    assert [folder.name for folder in folders] == ["gpu-evidence", "python-lm", "tinyshakespeare"]
+    assert [folder.name for folder in folders] == ["gpu-evidence", "mqar", "python-lm", "tinyshakespeare"]
     for folder in folders:
         assert (folder / "README.md").exists()
         RunConfig.load(folder / "run.yaml")
@@ -42,6 +42,14 @@ def test_python_source_is_learnt_below_its_unigram_entropy_in_60_steps(tmp_path:
     result = run_example("python-lm", tmp_path / "data", tmp_path, "train.steps=60", "validate.every=30")
     assert result.outcome.label == "done", result.why
     assert {verdict.gate for verdict in result.verdicts if verdict.result == "pass"} >= {"GATE-TRAIN-003"}
+
+
+@pytest.mark.parametrize("net", ["trainwright", "transformers"])
+def test_recall_of_a_few_pairs_is_learnt_in_200_steps(net: str, tmp_path: Path) -> None:
+    small = ["length=8", "pairs=2", "vocabulary_size=8", "width=32", "held_out=200", f"net={net}"]
+    changes = ["train.steps=200", "train.target=0.75", "validate.every=100", *(f"model.{change}" for change in small)]
+    result = app.train(EXAMPLES / "mqar" / "run.yaml", changes, runs_dir=tmp_path)
+    assert result.outcome.label == "done", result.why
 
 
 def test_shakespeare_by_characters_is_learnt_to_2_3_nats_in_300_steps(shakespeare: Path, tmp_path: Path) -> None:

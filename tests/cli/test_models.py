@@ -111,7 +111,7 @@ def present(data: dict[str, Any], prefix: str = "") -> Iterator[str]:
 def test_init_prints_the_file_and_knows_its_names(command: Command, tmp_path: Path) -> None:
     assert command("init", "lm", cwd=tmp_path).stdout == starting_file("lm")
     refused = command("init", "ml", cwd=tmp_path, code=2)
-    assert refused.stderr == "error: there is no starting file 'ml'; did you mean 'lm'? known names: lm\n"
+    assert refused.stderr == "error: there is no starting file 'ml'; did you mean 'lm'? known names: lm, mamba2\n"
     assert refused.stdout == ""
 
 

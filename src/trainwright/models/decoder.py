@@ -5,6 +5,7 @@ MLP, v vocabulary. Names of modules are those of Hugging Face's Llama, so that w
 """
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  torch's own convention
 
 from trainwright.errors import InputError
+from trainwright.models.token_net import TokenNet
 
 RMS_EPS: Final = 1e-6
 ROPE_THETA: Final = 10_000.0
@@ -49,12 +51,13 @@ class Shape:
 class RMSNorm(nn.Module):
     """Root mean square normalisation (Zhang and Sennrich 2019, equation 4) over the last dimension."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, eps: float = RMS_EPS) -> None:
         super().__init__()
+        self.eps = eps
         self.weight = nn.Parameter(torch.ones(width))
 
     def forward(self, x_btd: Tensor) -> Tensor:
-        return F.rms_norm(x_btd, self.weight.shape, self.weight, RMS_EPS)
+        return F.rms_norm(x_btd, self.weight.shape, self.weight, self.eps)
 
 
 def rotary_tables(context: int, head_width: int) -> tuple[Tensor, Tensor]:
@@ -127,13 +130,14 @@ class Layer(nn.Module):
         return x_btd + self.mlp(self.post_attention_layernorm(x_btd))  # type: ignore[no-any-return]  # likewise
 
 
-class Decoder(nn.Module):
+class Decoder(TokenNet):
     """The net alone: token ids in, logits out. Weights are drawn from torch's stream at construction.
 
     Normal with standard deviation 0.02; projections onto the residual stream are scaled by 1/√(2·layers), as
     there are two a layer (Radford et al. 2019, section 2.3).
     """
 
+    shape: Shape
     cos_tk: Tensor
     sin_tk: Tensor
 
@@ -176,3 +180,12 @@ class Decoder(nn.Module):
         """Give logits_btv of encoded positions."""
         head = self.embed_tokens if self.lm_head is None else self.lm_head
         return F.linear(x_btd, head.weight)
+
+    def reader(self) -> Callable[[Sequence[int]], Tensor]:
+        """As `TokenNet`; past the context it sees the newest tokens alone."""
+
+        def read(ids: Sequence[int]) -> Tensor:
+            tokens_bt = torch.tensor([ids[-self.shape.context :]], device=self.embed_tokens.weight.device)
+            return self.predict(self.encode(tokens_bt)[:, -1])[0]
+
+        return read

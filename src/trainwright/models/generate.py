@@ -1,16 +1,16 @@
 """Text of a decoder, one token after the other. Shapes in names: b sequences, t positions, v vocabulary."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 from trainwright.errors import InputError
-from trainwright.models.decoder import Decoder
+from trainwright.models.token_net import TokenNet
 
 
 def generate(
-    decoder: Decoder,
+    decoder: TokenNet,
     prompt_ids: Sequence[int],
     *,
     max_new_tokens: int,
@@ -23,16 +23,16 @@ def generate(
 
     Temperature 0 takes the likeliest token; otherwise one is drawn from the `top_k` likeliest (Fan et al. 2018,
     section 5.1; None: from all) by a stream of its own, so equal seeds give equal ids and no other stream moves.
-    Past the context the model sees the newest tokens alone. Errors: InputError for a wrong argument.
+    What a model with a fixed context sees past it are the newest tokens alone. Errors: InputError for a wrong argument.
     """
     _check(decoder, prompt_ids, max_new_tokens, temperature, top_k)
-    stream = torch.Generator().manual_seed(seed)
+    stream, read = torch.Generator().manual_seed(seed), decoder.reader()
     ids = list(prompt_ids)
     was_training = decoder.training
     decoder.eval()
     try:
         for _ in range(max_new_tokens):
-            chosen = _choose(_next_logits(decoder, ids), temperature, top_k, stream)
+            chosen = _choose(_next_logits(read, ids), temperature, top_k, stream)
             if chosen == stop_token:
                 break
             ids.append(chosen)
@@ -42,7 +42,7 @@ def generate(
 
 
 def _check(
-    decoder: Decoder, prompt_ids: Sequence[int], max_new_tokens: int, temperature: float, top_k: int | None
+    decoder: TokenNet, prompt_ids: Sequence[int], max_new_tokens: int, temperature: float, top_k: int | None
 ) -> None:
     size = decoder.shape.vocabulary_size
     wrong = [token for token in prompt_ids if not 0 <= token < size]
@@ -59,9 +59,8 @@ def _check(
 
 
 @torch.no_grad()
-def _next_logits(decoder: Decoder, ids: Sequence[int]) -> Tensor:
-    tokens_bt = torch.tensor([ids[-decoder.shape.context :]], device=decoder.embed_tokens.weight.device)
-    return decoder.predict(decoder.encode(tokens_bt)[:, -1])[0].float().cpu()
+def _next_logits(read: Callable[[Sequence[int]], Tensor], ids: Sequence[int]) -> Tensor:
+    return read(ids).float().cpu()
 
 
 def _choose(logits_v: Tensor, temperature: float, top_k: int | None, stream: torch.Generator) -> int:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 BUILT_IN: Final = {
     "lm": "trainwright.models.lm:LM",
+    "mamba2": "trainwright.models.mamba2:Mamba2",
 }
 
 
