@@ -50,6 +50,8 @@ bench: .venv/installed-test
 	$(BIN)/python benchmarks/lm_throughput.py
 	$(BIN)/python benchmarks/mamba2_throughput.py
 	$(BIN)/python benchmarks/judge.py
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
+	$(BIN)/python benchmarks/ppo_throughput.py
 
 .venv/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "trainwright needs Python 3.11 or newer; name one: make PYTHON=…")'

@@ -50,6 +50,7 @@ ROWS = (
         "footprint",
         "planning",
         "exports",
+        "evaluation",
     ),
     ("worker", "executors"),
     ("app",),
@@ -93,6 +94,7 @@ SIDEWAYS = {
     "statuses": {"evidencefolders"},
     "outside": {"attachments", "statuses"},
     "planning": {"footprint"},
+    "evaluation": {"exports"},
     "__main__": {"cli"},
 }
 SIBLINGS = {"models", "contract", "checkpoints", "jobs", "registry"}
@@ -104,7 +106,7 @@ EMPTY = ("models", "contract", "checkpoints", "data", "cli")  # so that to impor
 FORBIDDEN_NAMES = {"utils", "util", "common", "core", "helpers", "helper", "manager", "misc"}
 HEAVY = (
     *("torch", "pydantic", "duckdb", "sqlalchemy", "numpy", "pyarrow"),
-    *("transformers", "tokenizers", "safetensors", "msgspec", "yaml", "jinja2"),
+    *("transformers", "tokenizers", "safetensors", "msgspec", "yaml", "jinja2", "gymnasium"),
 )
 DEVICE_LITERAL = re.compile(r"(cpu|cuda)(:\d+)?")
 

@@ -36,7 +36,7 @@ def refusal(tmp_path: Path, text: str, *overrides: str) -> str:
         ("  clip_norm: .inf", "run.yaml:5: train.clip_norm: found inf; input should be a finite number"),
         ("  precision: fp8", "run.yaml:5: train.precision: found 'fp8'; input should be 'fp32' or 'bf16'"),
         ("  target: entropy", "run.yaml:5: train.target: found 'entropy'; input should be a valid number"),
-        ("  tokens: 9", "run.yaml:2: train: expected one budget of steps, tokens, samples or epochs"),
+        ("  tokens: 9", "run.yaml:2: train: expected one budget of steps, tokens, samples, epochs or env_steps"),
         ("schedule: {kind: cos}", "run.yaml:5: schedule.kind: found 'cos'; input should be 'cosine', 'linear'"),
         ("optimizer: {betas: [0.9, 1.0]}", "run.yaml:5: optimizer.betas.1: found 1.0; input should be less than 1"),
         ("validate: {evry: 5}", "run.yaml:5: unknown key 'validate.evry'; did you mean 'every'?"),

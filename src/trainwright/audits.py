@@ -108,7 +108,7 @@ class Auditor:
         return Seen(self._batches_before, audit)
 
     def held_out(self) -> HeldOut | None:
-        """Digest the first 4,096 rows that validation reads, once; None where the trainable has no such source."""
+        """Digest the first 4,096 rows that validation reads, once; None where it reads none."""
         batches = getattr(getattr(self.trainable, "source", None), "validation_batches", None)
         if self._held_out is None and batches is not None:
             with rng.preserved(self.trainable.device):

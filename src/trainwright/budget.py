@@ -22,6 +22,7 @@ class LoopSettings:
     schedule: Schedule
     total_steps: int | None = None
     total_items: int | None = None
+    total_env_steps: int | None = None
     max_seconds: float | None = None
     accumulate: int = 1
     clip_norm: float | None = 1.0
@@ -72,8 +73,9 @@ def loop_settings(config: RunConfig, trainable: Trainable) -> LoopSettings:
     total = _total_steps(config, trainable, epoch, items)
     return LoopSettings(
         schedule=_schedule(config, total),
-        total_steps=None if items is not None else total,
+        total_steps=None if items is not None or train.env_steps is not None else total,
         total_items=items,
+        total_env_steps=train.env_steps,
         max_seconds=train.seconds,
         accumulate=train.accumulate,
         clip_norm=train.clip_norm,
@@ -137,6 +139,8 @@ def _total_steps(config: RunConfig, trainable: Trainable, epoch: int | None, ite
             what = "these data have no end, so an epoch cannot be counted; give train.steps"
             raise InputError(config.told("train.epochs", what))
         return train.epochs * epoch
+    if train.env_steps is not None:
+        return _steps_of(config, trainable, epoch, train.env_steps)
     if items is None:
         return None
     unit = "tokens" if train.tokens is not None else "samples"
@@ -146,6 +150,15 @@ def _total_steps(config: RunConfig, trainable: Trainable, epoch: int | None, ite
     if epoch is None or trainable.items_per_epoch is None:
         return None
     return math.ceil(items * epoch / trainable.items_per_epoch)
+
+
+def _steps_of(config: RunConfig, trainable: Trainable, epoch: int | None, env_steps: int) -> int | None:
+    """Give the updates that environment steps come to; None where an epoch has no fixed number of them."""
+    per_epoch = trainable.env_steps_per_epoch
+    if per_epoch is None:
+        what = f"model type {trainable.model_type!r} acts in no environment; give train.steps"
+        raise InputError(config.told("train.env_steps", what))
+    return None if epoch is None else math.ceil(env_steps * epoch / per_epoch)
 
 
 def first_validation_cap(config: RunConfig, trainable: Trainable) -> float | None:

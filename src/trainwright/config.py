@@ -70,6 +70,7 @@ MODES: Mapping[Mode, ModeDefaults] = {
 }
 
 
+BUDGETS = ("steps", "tokens", "samples", "epochs", "env_steps")
 SET_BY_MODE = ("train.learning_rate", "schedule.warmup_steps", "train.target", "guards.first_validation_cap")
 
 
@@ -103,6 +104,7 @@ class TrainSection(Section):
     tokens: int | None = Field(None, ge=1)
     samples: int | None = Field(None, ge=1)
     epochs: int | None = Field(None, ge=1)
+    env_steps: int | None = Field(None, ge=1)
     seconds: float | None = Field(None, gt=0)
     batch_size: int = Field(8, ge=1)
     accumulate: int = Field(1, ge=1)
@@ -117,11 +119,11 @@ class TrainSection(Section):
 
     @model_validator(mode="after")
     def _one_budget(self) -> Self:
-        given = [name for name in ("steps", "tokens", "samples", "epochs") if getattr(self, name) is not None]
+        given = [name for name in BUDGETS if getattr(self, name) is not None]
         if len(given) > 1 or not (given or self.seconds):
             raise ValueError(
-                "expected one budget of steps, tokens, samples or epochs (a limit in seconds may stand beside it or "
-                f"alone), found {' and '.join(given) or 'none'}"
+                f"expected one budget of {', '.join(BUDGETS[:-1])} or {BUDGETS[-1]} (a limit in seconds may stand "
+                f"beside it or alone), found {' and '.join(given) or 'none'}"
             )
         if self.mode is None and self.learning_rate is None:
             raise ValueError("expected learning_rate, or a mode that sets it (from_scratch, finetune)")

@@ -49,12 +49,13 @@ def load_decoder(run: RunDirectory, choice: str = "best") -> Loaded:
     checkpoint; DamagedCheckpointError.
     """
     checkpoints = Checkpoints(open_store(run.checkpoints))
-    checkpoint = _chosen(run, checkpoints, choice)
+    checkpoint = chosen(run, checkpoints, choice)
     manifest, state = checkpoints.load(checkpoint)
     return Loaded(run, manifest, checkpoint, _decoder(manifest, state, run))
 
 
-def _chosen(run: RunDirectory, checkpoints: Checkpoints, choice: str) -> Checkpoint:
+def chosen(run: RunDirectory, checkpoints: Checkpoints, choice: str) -> Checkpoint:
+    """Name the checkpoint of the best validation, or the last one. Errors: InputError, StoreError as `load_decoder`."""
     if choice not in CHOICES:
         raise InputError(f"checkpoint {choice!r} is not one of: {', '.join(CHOICES)}")
     candidates = checkpoints.candidates(run.limits())

@@ -151,6 +151,9 @@ class Loop:
         items = self.state.items_seen + self._stepper.items_in_flight
         if settings.total_items is not None and items >= settings.total_items:
             return Ending(Outcome.DONE.label, f"budget of {settings.total_items} {self._trainable.unit} reached")
+        acted, wanted = self._trainable.env_steps_learnt, settings.total_env_steps
+        if acted is not None and wanted is not None and acted >= wanted:
+            return Ending(Outcome.DONE.label, f"budget of {wanted} environment steps reached")
         if settings.max_seconds is not None and self._elapsed() >= settings.max_seconds:
             return Ending(Outcome.DONE.label, f"budget of {settings.max_seconds:g} seconds reached")
         return None
@@ -180,7 +183,8 @@ class Loop:
     def _record(self, done: Done) -> None:
         taken, state, unit = done.taken, self.state, self._trainable.unit
         if taken.epoch != state.epoch:
-            self._recorder.event("wrapped_data", taken.step, epoch=taken.epoch)
+            kind = "wrapped_data" if self._trainable.env_steps_per_epoch is None else "epoch_began"
+            self._recorder.event(kind, taken.step, epoch=taken.epoch)
             state.epoch = taken.epoch
         if taken.metrics.keys() != self._metric_names:
             raise InputError(
@@ -197,7 +201,7 @@ class Loop:
             samples_per_sec=rate if unit == "samples" else msgspec.UNSET,
             gpu_util_pct=self._utilisation(),
             wall_ms=done.wall_ms,
-            extra={unit: taken.items, **{name: float(value) for name, value in taken.metrics.items()}},
+            extra={unit: taken.items, **{n: None if v is None else float(v) for n, v in taken.metrics.items()}},
         )
         self._recorder.step(row)
         if done.seen.audit is not None:

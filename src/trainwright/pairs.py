@@ -8,7 +8,7 @@ from typing import Any
 
 from trainwright import origins
 from trainwright.checkrecords import Record, contract_with_pairs, record_comparison
-from trainwright.config import RunConfig
+from trainwright.config import BUDGETS, RunConfig
 from trainwright.equality import cosine
 from trainwright.errors import InputError
 from trainwright.jsonfile import read_json
@@ -64,7 +64,7 @@ def determinism(config: RunConfig, *, runs_dir: Path, runs: int = 2, watcher: Wa
 
 
 def _short_run(config: RunConfig, seed: int, runs_dir: Path, watcher: Watcher | None) -> RunDirectory:
-    budget = [f"train.{unit}=null" for unit in ("tokens", "samples", "epochs", "seconds")]
+    budget = [f"train.{unit}=null" for unit in (*BUDGETS, "seconds") if unit != "steps"]
     changes = [*budget, f"train.steps={STEPS}", f"seed={seed}", "contract=null", "early_stopping=null"]
     result = execute(RunConfig.from_document(config.document_with(changes)), runs_dir=runs_dir, watcher=watcher)
     if result.step != STEPS:

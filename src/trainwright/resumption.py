@@ -19,7 +19,7 @@ import msgspec
 from trainwright import origins, yamlfile
 from trainwright.checkrecords import Record, contract_with_pairs, record_comparison
 from trainwright.children import FINISHED, Child, Process
-from trainwright.config import RunConfig
+from trainwright.config import BUDGETS, RunConfig
 from trainwright.equality import bit_differences
 from trainwright.errors import InputError, TrainwrightError
 from trainwright.jsonfile import read_json
@@ -33,6 +33,7 @@ FEWEST_STEPS: Final = 6
 TRIES: Final = 5  # a run may end between its row and the kill; it is then made again
 PAUSE_SECONDS: Final = 0.0005
 TIME_FIELDS: Final = frozenset({"wall_ms", "wall_ms_measured", "gpu_util_pct", *THROUGHPUT_FIELDS})
+RATE: Final = "/s"  # ends the unit of a metric that rests on a clock
 TIME_FIELDS_OF_VALIDATIONS: Final = frozenset({"wall_seconds", "checkpoint"})
 KINDS: Final = {"model": "tensor", "optimizer": "tensor", "rng": "random stream", "source": "data position"}
 Tell: TypeAlias = Callable[[str], object]
@@ -132,7 +133,7 @@ class Children:
         every: int,
         start: Callable[..., Process],
     ) -> None:
-        budget = [f"train.{unit}=null" for unit in ("tokens", "samples", "epochs", "seconds", "target")]
+        budget = [f"train.{unit}=null" for unit in (*BUDGETS, "seconds", "target") if unit != "steps"]
         other = ["contract=null", "early_stopping=null", "checkpoint.keep_every=null"]
         own = [f"train.steps={steps}", f"checkpoint.every={every}", f"validate.every={max(2, steps // 2)}"]
         self._document = config.document_with([*budget, *other, *own])
@@ -216,7 +217,8 @@ def cut_of(uncut: RunDirectory, row: int, run: RunDirectory, killed_after: int) 
 
 def first_differences(uncut: RunDirectory, run: RunDirectory) -> Iterator[str]:
     """Give the first row, validation, tensor, random stream, data position and other entry that differ."""
-    yield from _of_rows("row", uncut.read_steps(), run.read_steps(), TIME_FIELDS)
+    rates = {name for name, unit in uncut.attempts()[0].start().metrics.items() if unit.endswith(RATE)}
+    yield from _of_rows("row", uncut.read_steps(), run.read_steps(), TIME_FIELDS | rates)
     validations = uncut.read_validations(), run.read_validations()
     yield from _of_rows("validation", *validations, TIME_FIELDS_OF_VALIDATIONS)
     told: set[str] = set()

@@ -253,6 +253,8 @@ def _attempt(run: RunDirectory, prepared: Prepared, beginning: Beginning, watche
                 halt=halt,
             )
             _begin(loop, recorder, run, beginning, started.stamp)
+            if prepared.trainable.inexact is not None:
+                recorder.event("not_exact", loop.state.step, reason=prepared.trainable.inexact)
             for path in started.torn:
                 recorder.event("torn_row", file=path.relative_to(run.path).as_posix())
             ended = _run(loop, recorder, lambda: _sanity(run, prepared, loop, recorder, stop))

@@ -27,7 +27,7 @@ class Taken:
     epoch: int
     items: int
     learning_rate: float
-    metrics: Mapping[str, float]
+    metrics: Mapping[str, float | None]
 
 
 @dataclass(frozen=True, slots=True)

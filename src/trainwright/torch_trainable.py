@@ -80,6 +80,18 @@ class TorchTrainable(nn.Module):
         return self.source.items_per_epoch
 
     @property
+    def env_steps_learnt(self) -> int | None:
+        return None
+
+    @property
+    def env_steps_per_epoch(self) -> int | None:
+        return None
+
+    @property
+    def inexact(self) -> str | None:
+        return None
+
+    @property
     def architecture(self) -> Mapping[str, Any]:
         return {}
 
@@ -152,7 +164,7 @@ class TorchTrainable(nn.Module):
             else:
                 parameter.grad.zero_()
 
-    def collect_metrics(self) -> Mapping[str, float]:
+    def collect_metrics(self) -> Mapping[str, float | None]:
         return {}
 
     def save_checkpoint(self) -> State:

@@ -66,6 +66,18 @@ class Trainable(Protocol):
         """Give the number of items (`unit`) in one pass; None where data have no end."""
 
     @property
+    def env_steps_learnt(self) -> int | None:
+        """Give the environment steps that are learnt from to the end; None for what acts in no environment."""
+
+    @property
+    def env_steps_per_epoch(self) -> int | None:
+        """Give the environment steps that count as one pass; None for what acts in no environment."""
+
+    @property
+    def inexact(self) -> str | None:
+        """Tell why a resume of it cannot be exact, as where an environment cannot be replayed; None where it can."""
+
+    @property
     def metrics(self) -> Sequence[Metric]:
         """Declare the names that `collect_metrics` gives."""
 
@@ -120,7 +132,9 @@ class Trainable(Protocol):
         the tensors themselves. A name is the one that the optimizer's entries in `save_checkpoint` have.
         """
 
-    def collect_metrics(self) -> Mapping[str, float]: ...
+    def collect_metrics(self) -> Mapping[str, float | None]:
+        """Give each declared number of the step; None for one that nothing has been measured of yet."""
+
     def save_checkpoint(self) -> State: ...
     def load_checkpoint(self, state: State) -> None:
         """Copy everything in. Errors: DamagedCheckpointError naming a missing entry, InputError as `load_weights`."""

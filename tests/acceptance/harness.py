@@ -22,7 +22,7 @@ from trainwright.metrics import Event, StepMetrics, ValidationRow
 from trainwright.recorder import Silent
 from trainwright.rundir import RunDirectory
 
-CLOCK_FIELDS = frozenset({"wall_ms", "tokens_per_sec", "samples_per_sec", "gpu_util_pct"})
+CLOCK_FIELDS = frozenset({"wall_ms", "tokens_per_sec", "samples_per_sec", "gpu_util_pct", "env_steps_per_sec"})
 DEADLINE_SECONDS = 120.0
 _server = multiprocessing.get_context("forkserver")
 _server.set_forkserver_preload(["trainwright.app", "trainwright.cli.main", "trainwright.cli.progress", "tests.toys"])

@@ -12,7 +12,9 @@ SHORT = {
     "lm_throughput.py": (["--rounds", "1", "--steps", "1"], "median ratio over 1 rounds"),
     "mamba2_throughput.py": (["--rounds", "1", "--steps", "1"], "median ratio over 1 rounds"),
     "loop_overhead.py": (["--rounds", "1", "--steps", "20"], "weights equal"),
+    "ppo_throughput.py": (["--rounds", "1", "--rollouts", "1"], "median ratio over 1 rounds"),
 }
+NEEDS = {"ppo_throughput.py": "stable_baselines3"}  # of the extra `bench`
 
 
 def test_every_benchmark_is_run() -> None:
@@ -21,6 +23,8 @@ def test_every_benchmark_is_run() -> None:
 
 @pytest.mark.parametrize("name", SHORT)
 def test_a_benchmark_prints_its_figure(name: str, child_environment: dict[str, str]) -> None:
+    if name in NEEDS:
+        pytest.importorskip(NEEDS[name])
     arguments, figure = SHORT[name]
     done = subprocess.run(
         [sys.executable, FOLDER / name, *arguments], capture_output=True, text=True, check=False, env=child_environment

@@ -8,6 +8,7 @@ import pytest
 from trainwright import app
 from trainwright.config import RunConfig
 from trainwright.data.prepare import PrepareRequest, prepare
+from trainwright.evaluation import evaluate
 from trainwright.runs import RunResult
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -31,7 +32,14 @@ def shakespeare(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_every_example_has_a_page_and_a_configuration_that_loads() -> None:
     folders = sorted(path for path in EXAMPLES.iterdir() if path.is_dir())
-    assert [folder.name for folder in folders] == ["gpu-evidence", "mqar", "python-lm", "tinyshakespeare"]
+    assert [folder.name for folder in folders] == [
+        "cartpole-ppo",
+        "gpu-evidence",
+        "mqar",
+        "pendulum-ppo",
+        "python-lm",
+        "tinyshakespeare",
+    ]
     for folder in folders:
         assert (folder / "README.md").exists()
         RunConfig.load(folder / "run.yaml")
@@ -57,6 +65,42 @@ def test_shakespeare_by_characters_is_learnt_to_2_3_nats_in_300_steps(shakespear
     assert result.outcome.label == "done", result.why
     assert result.best is not None
     assert result.best <= 2.3
+
+
+def test_cartpole_is_learnt_to_a_return_of_150_in_19_968_environment_steps(tmp_path: Path) -> None:
+    changes = ["train.env_steps=19968", "train.target=150", "data.validation_episodes=10", "contract=null"]
+    result = app.train(EXAMPLES / "cartpole-ppo" / "run.yaml", changes, runs_dir=tmp_path)
+    assert result.outcome.label == "done", result.why
+    assert result.best is not None
+    assert result.best >= 150
+
+
+def test_pendulum_is_learnt_to_a_return_of_minus_1000_in_20_480_environment_steps(tmp_path: Path) -> None:
+    budget = ["train.env_steps=20480", "schedule.kind=constant"]  # a rate that falls so soon learns little
+    changes = [*budget, "train.target=-1000", "data.validation_episodes=10", "contract=null"]
+    result = app.train(EXAMPLES / "pendulum-ppo" / "run.yaml", changes, runs_dir=tmp_path)
+    assert result.outcome.label == "done", result.why
+    assert result.best is not None
+    assert -1000 <= result.best < 0
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_pendulum_reaches_minus_250_over_100_episodes_that_did_not_select_the_checkpoint(tmp_path: Path) -> None:
+    result = app.train(EXAMPLES / "pendulum-ppo" / "run.yaml", runs_dir=tmp_path)
+    assert result.outcome.label == "done", result.why
+    assert evaluate(result.run, episodes=100).value >= -250
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("seed", range(1, 6))
+def test_cartpole_reaches_495_over_100_episodes_that_did_not_select_the_checkpoint(seed: int, tmp_path: Path) -> None:
+    result = app.train(EXAMPLES / "cartpole-ppo" / "run.yaml", [f"seed={seed}"], runs_dir=tmp_path)
+    assert result.outcome.label == "done", result.why
+    found = evaluate(result.run, episodes=100)
+    assert (found.episodes, result.run.read_steps()[-1].extra["env_steps"]) == (100, 99_840)
+    assert found.value >= 495
 
 
 @pytest.mark.long

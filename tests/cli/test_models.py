@@ -18,6 +18,7 @@ from trainwright.data.prepare import PrepareRequest, prepare
 from trainwright.errors import DataError, InputError
 from trainwright.models.build import check
 from trainwright.models.lm import DataOptions, LMOptions
+from trainwright.models.ppo_options import PPODataOptions, PPOOptions
 from trainwright.models.starting import known_names, starting_file
 from trainwright.rundir import RunDirectory, all_runs
 
@@ -82,6 +83,14 @@ def test_the_starting_file_of_lm_shows_every_key(tmp_path: Path) -> None:
     assert set(DataOptions.model_fields) == set(data["data"])
 
 
+def test_the_starting_file_of_ppo_shows_every_key_but_those_of_early_stopping(tmp_path: Path) -> None:
+    data = yamlfile.parse(starting_file("ppo"), "ppo.yaml").data
+    expected = {key for key in keys(RunConfig) if not key.startswith("early_stopping.")}
+    assert expected - {"model", "data"} <= set(present(data))
+    assert set(PPOOptions.model_fields) == set(data["model"])
+    assert set(PPODataOptions.model_fields) == set(data["data"])
+
+
 def test_the_defaults_that_the_starting_file_of_lm_shows_are_those_of_the_schema() -> None:
     config = RunConfig.parse(yamlfile.parse(starting_file("lm"), "lm.yaml").data)
     for section in ("optimizer", "checkpoint", "guards"):
@@ -111,7 +120,7 @@ def present(data: dict[str, Any], prefix: str = "") -> Iterator[str]:
 def test_init_prints_the_file_and_knows_its_names(command: Command, tmp_path: Path) -> None:
     assert command("init", "lm", cwd=tmp_path).stdout == starting_file("lm")
     refused = command("init", "ml", cwd=tmp_path, code=2)
-    assert refused.stderr == "error: there is no starting file 'ml'; did you mean 'lm'? known names: lm, mamba2\n"
+    assert refused.stderr == "error: there is no starting file 'ml'; did you mean 'lm'? known names: lm, mamba2, ppo\n"
     assert refused.stdout == ""
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import typer
 
-from trainwright.cli import checks, contract, data, evidence, inspect, models, train
+from trainwright.cli import checks, contract, data, evaluate, evidence, inspect, models, train
 from trainwright.errors import TrainwrightError
 
 app = typer.Typer(
@@ -26,6 +26,7 @@ COMMANDS: tuple[Callable[..., None], ...] = (
     *(inspect.gates, inspect.report, inspect.config, inspect.version),
     checks.probe,
     *(models.init, models.plan, models.sample, models.export),
+    evaluate.evaluate,
 )
 for command in COMMANDS:
     app.command()(command)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 BUILT_IN: Final = {
     "lm": "trainwright.models.lm:LM",
     "mamba2": "trainwright.models.mamba2:Mamba2",
+    "ppo": "trainwright.models.ppo:PPO",
 }
 
 
