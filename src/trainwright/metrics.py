@@ -18,7 +18,7 @@ Int64: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
 
 class StepMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """One row of steps.jsonl, as contract training-loop-pretrain-v1, version 1.6.0, requires it.
+    """One row of steps.jsonl, as contract training-loop-pretrain-v1 requires it since version 1.5.0.
 
     `train_loss` mean over the items of the step · `grad_norm` global L2 over all parameters before clipping · `lr`
     read back from the optimizer that took the step · `tokens_per_sec` (a trainable that counts samples has
