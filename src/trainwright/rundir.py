@@ -47,7 +47,9 @@ SEALED: Final = (  # the closed set of records that evidence is made from, as pa
     *("checkpoints/*/manifest.json", "checkpoints/*/retired.json"),
     *("steps.jsonl", "validations.jsonl", "events.jsonl", "result.json"),
 )
-ROW_EVENTS = frozenset({"skipped_step", "wrapped_data", "guard"})  # their step is a row's, not a count of updates
+ROW_EVENTS = frozenset(  # their step is that of a row, not a count of updates
+    {"skipped_step", "wrapped_data", "epoch_began", "guard"}
+)
 
 
 class Start(msgspec.Struct, frozen=True, kw_only=True):
