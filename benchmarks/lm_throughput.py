@@ -12,20 +12,20 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar, cast
 
 import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812  torch's own convention
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from trainwright.budget import LoopSettings
 from trainwright.data.windows import TokenBatch
 from trainwright.guards import ExplosionGuard
 from trainwright.models import huggingface
-from trainwright.models.lm import LM, PRESETS, DataOptions, LMOptions
-from trainwright.models.token_model import TokenModel
+from trainwright.models.lm import LM, LMOptions
+from trainwright.models.token_model import DataOptions, TokenModel, TokenModelOptions
 from trainwright.optimizers import build_optimizer
 from trainwright.schedules import Schedule
 from trainwright.steps import HostStepper
@@ -35,6 +35,8 @@ PRESET, BATCH_SIZE, MAX_NORM = "4.3m", 8, 1.0
 SAME_LOSS = 1e-5  # at the first step, nats
 
 Step: TypeAlias = Callable[[TokenBatch], float]
+Contestants: TypeAlias = tuple[Step, Step, Sequence[TokenBatch]]
+ModelT = TypeVar("ModelT", bound=TokenModel)
 
 
 def main() -> None:
@@ -45,15 +47,16 @@ def main() -> None:
     torch.set_num_threads(2)
     setattr(torch.utils.deterministic, "fill_uninitialized_memory", False)  # noqa: B010  as a run has it; untyped in torch
     with tempfile.TemporaryDirectory() as folder:
-        ours, theirs, batches = contestants(Path(folder), arguments.steps)
-        compare(ours, theirs, batches, arguments.rounds)
+        trainable = synthetic(LM, LMOptions(preset=PRESET), Path(folder), BATCH_SIZE, arguments.steps)
+        oracle = LlamaForCausalLM(LlamaConfig(**huggingface.configuration(trainable.decoder.shape)))
+        compare(*contestants(trainable, oracle, arguments.steps), arguments.rounds)
 
 
-def contestants(folder: Path, steps: int) -> tuple[Step, Step, Sequence[TokenBatch]]:
-    """Build both sides from the same weights, and the batches that each sees in every round."""
-    trainable = synthetic_lm(folder, tokens=(steps + 4) * BATCH_SIZE * (PRESETS[PRESET].context + 1))
-    oracle = LlamaForCausalLM(LlamaConfig(**huggingface.configuration(trainable.decoder.shape)))
-    missing = oracle.load_state_dict(huggingface.weights(trainable.decoder), strict=False)
+def contestants(trainable: TokenModel, oracle: PreTrainedModel, steps: int) -> Contestants:
+    """Give both sides the same weights, and draw the batches that each sees in every round."""
+    missing = oracle.load_state_dict(
+        huggingface.weights(cast("huggingface.AnyDecoder", trainable.decoder)), strict=False
+    )
     assert missing.missing_keys in ([], ["lm_head.weight"])
     assert not missing.unexpected_keys
     oracle.tie_weights()
@@ -62,14 +65,15 @@ def contestants(folder: Path, steps: int) -> tuple[Step, Step, Sequence[TokenBat
     return our_step(trainable), their_step(oracle, trainable.setup), batches
 
 
-def synthetic_lm(folder: Path, tokens: int) -> LM:
-    """Build the trainable over random tokens."""
-    vocabulary_size = PRESETS[PRESET].vocabulary_size
-    drawn = np.random.default_rng(0).integers(vocabulary_size, size=tokens, dtype=np.uint16)
+def synthetic(kind: type[ModelT], options: TokenModelOptions, folder: Path, batch_size: int, steps: int) -> ModelT:
+    """Build a trainable over random tokens, enough of them for `steps`."""
+    shape = options.shape()
+    tokens = (steps + 4) * batch_size * (shape.context + 1)
+    drawn = np.random.default_rng(0).integers(shape.vocabulary_size, size=tokens, dtype=np.uint16)
     for name in ("train.bin", "val.bin"):
         (folder / name).write_bytes(drawn.astype("<u2").tobytes())
-    data = DataOptions(path=folder, dtype="uint16", vocabulary_size=vocabulary_size)
-    return LM.build(Setup(LMOptions(preset=PRESET), data, BATCH_SIZE))
+    data = DataOptions(path=folder, dtype="uint16", vocabulary_size=shape.vocabulary_size)
+    return kind.build(Setup(options, data, batch_size))
 
 
 def our_step(trainable: TokenModel) -> Step:

@@ -72,6 +72,7 @@ SIDEWAYS = {
     "digests": {"equality"},
     "torch_trainable": {"optimizers", "rng", "state", "trainable"},
     "columns": {"metrics"},
+    "seals": {"rundir"},
     "rundir": {"columns", "manifest", "metrics"},
     "newruns": {"rundir"},
     "recorder": {"metrics", "rundir"},

@@ -24,9 +24,8 @@ from trainwright.jsonfile import read_json
 from trainwright.metrics import StepMetrics
 from trainwright.outcome import Outcome
 from trainwright.recorder import Silent, Watcher
-from trainwright.rundir import RunDirectory
+from trainwright.rundir import ENVELOPE, RunDirectory
 from trainwright.runs import RunResult
-from trainwright.seals import ENVELOPE
 from trainwright.signing import KeyPair, make_key
 from trainwright.statement import read_statement, verdict_record
 

@@ -20,8 +20,7 @@ from trainwright.contract.schema import EvidenceEntry
 from trainwright.contract.validate import Problem, validate
 from trainwright.errors import InputError
 from trainwright.files import sha256_of_bytes
-from trainwright.rundir import RunDirectory
-from trainwright.seals import EVIDENCE, SHA256
+from trainwright.rundir import EVIDENCE, EVIDENCE_SHA256, RunDirectory
 from trainwright.statuses import ADVICE, STATUSES, GateStatus, contract_files, statuses_of, tally
 
 PARTIAL, ACTIVE, STALE, PROPOSED = "partial_algorithm_level", "active_with_live_evidence", "stale", "proposed"
@@ -76,7 +75,7 @@ def restated(file: Path, text: str) -> None:
     """Put another statement into the folder of a gate, and compute every hash for it."""
     folder = file.parent / entry_of(file).folder
     (folder / EVIDENCE).write_text(text)
-    (folder / SHA256).write_text(f"{sha256_of_bytes(text.encode())}  {EVIDENCE}\n")
+    (folder / EVIDENCE_SHA256).write_text(f"{sha256_of_bytes(text.encode())}  {EVIDENCE}\n")
     hashed_anew(file)
 
 

@@ -19,8 +19,8 @@ from trainwright.errors import InputError, StoreError
 from trainwright.evidence import verify
 from trainwright.evidencefolders import content_problem, write_folder
 from trainwright.files import make_directory, write_atomically
-from trainwright.rundir import RunDirectory
-from trainwright.seals import ENVELOPE, seals_in
+from trainwright.rundir import ENVELOPE, RunDirectory
+from trainwright.seals import seals_in
 from trainwright.signing import key_id, public_key
 from trainwright.statement import Predicate, read_statement
 

@@ -103,9 +103,8 @@ class Auditor:
         before, self._batches_before = self._batches_before, None
         if watch is None:
             return NOTHING
-        self._batches_before = watch.batches()
-        audit = watch.audit(before) if watch.audited and taken else None
-        return Seen(self._batches_before, audit)
+        batches = self._batches_before = watch.batches()
+        return Seen(batches, watch.audit(batches, before) if watch.audited and taken else None)
 
     def held_out(self) -> HeldOut | None:
         """Digest the first 4,096 rows that validation reads, once; None where it reads none."""
@@ -181,10 +180,9 @@ class Watch:
         tensors = list(chain.from_iterable(self._drawn))
         return digest(tensors) if tensors else None
 
-    def audit(self, batches_before: str | None) -> Audit:
-        """Give the row of a step that was taken."""
-        auditor, unchanged = self._auditor, self._unchanged()
-        rows, batches = self._rows(), self.batches()
+    def audit(self, batches: str | None, batches_before: str | None) -> Audit:
+        """Give the row of a step that was taken, on batches of this digest after those of the step before."""
+        auditor, unchanged, rows = self._auditor, self._unchanged(), self._rows()
         held_out = auditor.held_out() if rows is not None else None
         rates = [lr for lr, _ in self._moved]
         return Audit(

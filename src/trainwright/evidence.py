@@ -16,8 +16,8 @@ from trainwright.jsonfile import read_json
 from trainwright.manifest import MANIFEST, RETIRED, decode_manifest, saved_in
 from trainwright.metrics import best_of, read_events, read_validations
 from trainwright.outcome import Outcome
-from trainwright.rundir import Result, RunDirectory
-from trainwright.seals import EVIDENCE, seal_problems, write_seal
+from trainwright.rundir import EVIDENCE, Result, RunDirectory
+from trainwright.seals import seal_problems, write_seal
 from trainwright.signing import public_key, signing_key
 from trainwright.statement import (
     PREDICATE_TYPE,

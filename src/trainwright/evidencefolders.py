@@ -23,8 +23,8 @@ from trainwright.contract.schema import EvidenceEntry
 from trainwright.errors import TrainwrightError
 from trainwright.files import sha256_of_file
 from trainwright.metrics import encode_line, read_checks
-from trainwright.rundir import RunDirectory
-from trainwright.seals import ENVELOPE, EVIDENCE, seal_problems, seals_in
+from trainwright.rundir import ENVELOPE, EVIDENCE, RunDirectory
+from trainwright.seals import seal_problems, seals_in
 from trainwright.signing import key_id
 from trainwright.statement import (
     PREDICATE_TYPE,

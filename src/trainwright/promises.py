@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from trainwright import environment, failures, rng
 from trainwright.accumulation import Accumulation, measured
+from trainwright.audits import global_norm
 from trainwright.candidates import (
     Candidate,
     after_updates,
@@ -105,8 +106,8 @@ def _expect_equal(one: State, other: State, where: str) -> None:
 
 
 def _norm(parameters: Mapping[str, Tensor]) -> float:
-    grads = [parameter.grad.double() for parameter in parameters.values() if parameter.grad is not None]
-    return math.sqrt(sum(grad.square().sum().item() for grad in grads))
+    norm = global_norm(parameters.values())
+    return 0.0 if norm is None else norm.item()
 
 
 # -- one update ------------------------------------------------------------------------------------------------------

@@ -32,7 +32,9 @@ from trainwright.rowfiles import whole_lines
 RowT = TypeVar("RowT")
 
 LOCK_TRIES, LOCK_SECONDS = 20, 0.01
-EVIDENCE_FILES = frozenset({"evidence.json", "evidence.dsse.json"})
+EVIDENCE: Final = "evidence.json"
+EVIDENCE_SHA256: Final = "evidence.sha256"
+ENVELOPE: Final = "evidence.dsse.json"
 ATTEMPT_EVENTS = frozenset(
     {"started", "resumed", "not_exact", "checkpoint_rejected", "signal", "finished", "torn_row", "sensor_lost"}
     | {"first_step"}
@@ -142,7 +144,7 @@ class RunDirectory:
         if run == "latest" and (newest := all_runs(runs_dir, records=records)):
             return newest[0]
         for path in (Path(run), runs_dir / run):
-            found = cls(path.parent if path.is_file() and path.name in EVIDENCE_FILES else path)
+            found = cls(path.parent if path.is_file() and path.name in {EVIDENCE, ENVELOPE} else path)
             if found.config.is_file() or (records and found.evidence.is_file()):
                 return found
         known = [found.path.name for found in all_runs(runs_dir)][:5]
@@ -176,11 +178,11 @@ class RunDirectory:
 
     @property
     def evidence(self) -> Path:
-        return self.path / "evidence.json"
+        return self.path / EVIDENCE
 
     @property
     def evidence_sha256(self) -> Path:
-        return self.path / "evidence.sha256"
+        return self.path / EVIDENCE_SHA256
 
     @property
     def report(self) -> Path:

@@ -7,11 +7,9 @@ from typing import Final
 
 from trainwright.errors import InputError
 from trainwright.files import sha256_of_bytes, sync_directory, write_atomically
+from trainwright.rundir import ENVELOPE, EVIDENCE, EVIDENCE_SHA256
 from trainwright.signing import read_envelope, sign, signature_problem
 
-EVIDENCE: Final = "evidence.json"
-SHA256: Final = "evidence.sha256"
-ENVELOPE: Final = "evidence.dsse.json"
 PAYLOAD_TYPE: Final = "application/vnd.in-toto+json"
 SHA256_LINE: Final = re.compile(rb"[0-9a-f]{64}  evidence\.json\n")
 
@@ -21,16 +19,16 @@ def write_seal(folder: Path, text: bytes, key: Path | None) -> None:
 
     Errors: OSError when a file cannot be written; InputError for a key that cannot be used, with nothing written.
     """
-    name, seal = (ENVELOPE, sign(text, PAYLOAD_TYPE, key)) if key else (SHA256, _sha256_line(text))
+    name, seal = (ENVELOPE, sign(text, PAYLOAD_TYPE, key)) if key else (EVIDENCE_SHA256, _sha256_line(text))
     write_atomically(folder / EVIDENCE, text)
     write_atomically(folder / name, seal)
-    (folder / (SHA256 if key else ENVELOPE)).unlink(missing_ok=True)
+    (folder / (EVIDENCE_SHA256 if key else ENVELOPE)).unlink(missing_ok=True)
     sync_directory(folder)
 
 
 def seals_in(folder: Path) -> list[str]:
     """Give the names of the seals in a folder: one, unless something is wrong there."""
-    return [name for name in (SHA256, ENVELOPE) if (folder / name).is_file()]
+    return [name for name in (EVIDENCE_SHA256, ENVELOPE) if (folder / name).is_file()]
 
 
 def seal_problems(
@@ -43,13 +41,13 @@ def seal_problems(
     """
     there = seals_in(folder)
     if len(there) > 1:
-        return [f"{SHA256}: stands beside {ENVELOPE}; a run has one seal"]
+        return [f"{EVIDENCE_SHA256}: stands beside {ENVELOPE}; a run has one seal"]
     if signed and ENVELOPE not in there:
         return [f"{ENVELOPE}: is missing: the evidence is not signed, and a key was given to check it"]
     if not there:
-        return [f"{SHA256}: is missing, and there is no {ENVELOPE}"]
-    if there == [SHA256]:
-        return [*_sha256_problems((folder / SHA256).read_bytes(), text, again)]
+        return [f"{EVIDENCE_SHA256}: is missing, and there is no {ENVELOPE}"]
+    if there == [EVIDENCE_SHA256]:
+        return [*_sha256_problems((folder / EVIDENCE_SHA256).read_bytes(), text, again)]
     return [*_envelope_problems((folder / ENVELOPE).read_bytes(), text, again, public)]
 
 
@@ -62,11 +60,11 @@ def _sha256_problems(line: bytes, text: bytes, again: bytes | None) -> Iterator[
     if line == _sha256_line(text):
         return
     if not SHA256_LINE.fullmatch(line):
-        yield f"{SHA256}: is not a line as sha256sum writes it"
+        yield f"{EVIDENCE_SHA256}: is not a line as sha256sum writes it"
     elif text == again:
-        yield f"{SHA256}: is not the SHA-256 of {EVIDENCE}"
+        yield f"{EVIDENCE_SHA256}: is not the SHA-256 of {EVIDENCE}"
     else:
-        yield f"{EVIDENCE}: its SHA-256 is not the one in {SHA256}"
+        yield f"{EVIDENCE}: its SHA-256 is not the one in {EVIDENCE_SHA256}"
 
 
 def _envelope_problems(data: bytes, text: bytes, again: bytes | None, public: Path | None) -> Iterator[str]:

@@ -22,7 +22,7 @@ from trainwright.contract.rules import Gate
 from trainwright.contract.schema import EvidenceEntry, gate_sha256
 from trainwright.errors import InputError
 from trainwright.evidencefolders import content_problem
-from trainwright.seals import EVIDENCE
+from trainwright.rundir import EVIDENCE
 from trainwright.statement import read_statement
 
 Status: TypeAlias = Literal["proposed", "partial_algorithm_level", "active_with_live_evidence", "stale"]

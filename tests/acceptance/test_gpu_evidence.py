@@ -15,7 +15,7 @@ from trainwright.config import RunConfig
 from trainwright.contract.load import file_of, load_contract
 from trainwright.evidence import verify
 from trainwright.models.lm import PRESETS
-from trainwright.seals import EVIDENCE
+from trainwright.rundir import EVIDENCE
 from trainwright.statuses import STATUSES, statuses_of
 
 ROOT = Path(__file__).resolve().parent.parent.parent

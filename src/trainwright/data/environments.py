@@ -39,11 +39,12 @@ def episode_seed(seed: int, purpose: Purpose, index: int, episode: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Actions:
-    """What an environment takes: one of `count` whole numbers from `start`, or `count` numbers within bounds."""
+    """What an environment takes: one of `count` whole numbers from `start`, or `count` bounded numbers of `shape`."""
 
     discrete: bool
     count: int
     start: int = 0
+    shape: tuple[int, ...] = ()
     low_a: Array = field(default_factory=lambda: np.zeros(0, np.float32))
     high_a: Array = field(default_factory=lambda: np.zeros(0, np.float32))
 
@@ -52,6 +53,10 @@ class Actions:
         if self.discrete:
             return actions.astype(np.int64) + self.start
         return np.clip(actions, self.low_a, self.high_a).astype(np.float32)
+
+    def shaped(self, action: Any) -> Any:
+        """Give one action that was `taken` in the environment's own shape."""
+        return action if self.discrete else action.reshape(self.shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +110,7 @@ def spaces_of(environment: Any) -> Spaces:
     if kinds[1] == "Discrete":
         return Spaces(features, Actions(discrete=True, count=int(done.n), start=int(done.start)))
     low, high = done.low.ravel(), done.high.ravel()
-    return Spaces(features, Actions(discrete=False, count=len(low), low_a=low, high_a=high))
+    return Spaces(features, Actions(discrete=False, count=len(low), shape=done.shape, low_a=low, high_a=high))
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +138,6 @@ class Environments:
         self._made = [kind.make() for _ in range(count)]
         self.kind, self.spaces = kind, spaces_of(self._made[0])
         self._seed, self._purpose = seed, purpose
-        self._shape = self._made[0].action_space.shape
         self._episodes, self._seeds = [0] * count, [0] * count
         self._actions: list[list[Any]] = [[] for _ in range(count)]
         self._returns = [0.0] * count
@@ -173,12 +177,9 @@ class Environments:
 
     def _act(self, index: int, action: Any) -> tuple[Array, float, bool, bool]:
         self._actions[index].append(action)
-        seen, reward, terminated, truncated, _ = self._made[index].step(self._as_taken(action))
+        seen, reward, terminated, truncated, _ = self._made[index].step(self.spaces.actions.shaped(action))
         self._returns[index] += float(reward)
         return np.ravel(seen), float(reward), bool(terminated), bool(truncated) and not terminated
-
-    def _as_taken(self, action: Any) -> Any:
-        return action if self.spaces.actions.discrete else action.reshape(self._shape)
 
     def save(self) -> dict[str, StateValue]:
         """Give number, seed and actions so far of each episode, and what was seen last, to hold a replay against."""
@@ -263,17 +264,14 @@ def play(kind: Kind, seeds: Sequence[int], act: Callable[[Array], Array]) -> lis
 
 def _played_out(kind: Kind, seeds: Sequence[int], act: Callable[[Array], Array]) -> list[float]:
     made = [kind.make() for _ in seeds]
-    spaces = spaces_of(made[0])
-    shape = made[0].action_space.shape
+    actions = spaces_of(made[0]).actions
     seen = [np.ravel(environment.reset(seed=seed)[0]) for environment, seed in zip(made, seeds, strict=True)]
     returns, going = [0.0] * len(seeds), list(range(len(seeds)))
     while going:
-        taken = spaces.actions.taken(act(np.array([seen[index] for index in going], np.float32)))
+        taken = actions.taken(act(np.array([seen[index] for index in going], np.float32)))
         still = []
         for index, action in zip(going, taken, strict=True):
-            observed, reward, terminated, truncated, _ = made[index].step(
-                action if spaces.actions.discrete else action.reshape(shape)
-            )
+            observed, reward, terminated, truncated, _ = made[index].step(actions.shaped(action))
             seen[index] = np.ravel(observed)
             returns[index] += float(reward)
             if not (terminated or truncated):

@@ -2,14 +2,10 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import ClassVar, Final, Literal, Self
+from typing import Any, ClassVar, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, field_validator, model_validator
-
-from trainwright.errors import InputError
 from trainwright.models.decoder import RMS_EPS, ROPE_THETA, Decoder, Shape
-from trainwright.models.token_model import Count, DataOptions, TokenModel, fitting_vocabulary, known_preset
+from trainwright.models.token_model import Count, DataOptions, TokenModel, TokenModelOptions
 
 __all__ = ["LM", "PRESETS", "DataOptions", "LMOptions"]
 
@@ -24,56 +20,22 @@ PRESETS: Final[Mapping[str, Shape]] = {
 }
 
 
-class LMOptions(BaseModel):
-    """The section `model:` of a language model. A value that is given wins over the preset's."""
+class LMOptions(TokenModelOptions):
+    """The section `model:` of a language model in the Llama shape."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    presets = PRESETS
+    shape_class = Shape
+    needed = ("layers", "width", "heads", "context")
 
     type: Literal["lm"] = "lm"
-    preset: str | None = None
-    layers: Count | None = None
-    width: Count | None = None
     heads: Count | None = None
     kv_heads: Count | None = None  # None: one for each head
     mlp_width: Count | None = None  # None: 8/3 of the width, up to a multiple of 8 (Shazeer 2020, section 2)
-    context: Count | None = None
-    vocabulary_size: Count | None = None  # None: the data's
-    tied: bool | None = None  # None: one matrix embeds and predicts
 
-    @field_validator("preset")
-    @classmethod
-    def _known(cls, preset: str | None) -> str | None:
-        return known_preset(preset, PRESETS)
-
-    @model_validator(mode="after")
-    def _complete(self) -> Self:
-        missing = [name for name in ("layers", "width", "heads", "context") if getattr(self, name) is None]
-        if self.preset is None and missing:
-            raise ValueError(f"give {', '.join(missing)}, or a preset: {', '.join(PRESETS)}")
-        try:
-            self.shape(self.vocabulary_size or 1)
-        except InputError as error:
-            raise ValueError(str(error)) from error
-        return self
-
-    def shape(self, data_vocabulary_size: int | None = None) -> Shape:
-        """Give the whole shape. Errors: InputError when numbers do not fit each other or the data's vocabulary."""
-        names = ("layers", "width", "heads", "kv_heads", "mlp_width", "context", "vocabulary_size", "tied")
-        given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
-        if "heads" in given:
-            given.setdefault("kv_heads", given["heads"])
-        if data_vocabulary_size is not None:
-            given.setdefault("vocabulary_size", data_vocabulary_size)
-        if self.preset is not None:
-            return _fitting(replace(PRESETS[self.preset], **given), data_vocabulary_size)
-        if "vocabulary_size" not in given:
-            raise InputError("model.vocabulary_size is not given and there are no data to take it from; set it")
-        return _fitting(Shape(**{"mlp_width": 8 * math.ceil(given["width"] / 3), **given}), data_vocabulary_size)
-
-
-def _fitting(shape: Shape, data_vocabulary_size: int | None) -> Shape:
-    fitting_vocabulary(shape.vocabulary_size, data_vocabulary_size)
-    return shape
+    def filled(self, given: dict[str, Any]) -> dict[str, Any]:
+        of_heads = {"kv_heads": given["heads"]} if "heads" in given else {}
+        of_width = {"mlp_width": 8 * math.ceil(given["width"] / 3)} if self.preset is None else {}
+        return {**of_heads, **of_width, **given}
 
 
 class LM(TokenModel):

@@ -1,14 +1,10 @@
 """The Mamba-2 language model: a state-space decoder fitted to the next token of every position of token shards."""
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
-from typing import ClassVar, Final, Literal, Self
+from typing import ClassVar, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, field_validator, model_validator
-
-from trainwright.errors import InputError
 from trainwright.models.state_space import NORM_EPS, Mamba2Decoder, Shape
-from trainwright.models.token_model import Count, TokenModel, fitting_vocabulary, known_preset
+from trainwright.models.token_model import Count, TokenModel, TokenModelOptions
 
 # A name counts the parameters at the vocabulary of its row. With data, the vocabulary is the data's.
 PRESETS: Final[Mapping[str, Shape]] = {
@@ -21,53 +17,20 @@ PRESETS: Final[Mapping[str, Shape]] = {
 }
 
 
-class Mamba2Options(BaseModel):
-    """The section `model:` of a Mamba-2 language model. A value that is given wins over the preset's."""
+class Mamba2Options(TokenModelOptions):
+    """The section `model:` of a Mamba-2 language model."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    presets = PRESETS
+    shape_class = Shape
+    needed = ("layers", "width", "head_width", "state_size", "context")
 
     type: Literal["mamba2"] = "mamba2"
-    preset: str | None = None
-    layers: Count | None = None
-    width: Count | None = None
     expand: Count | None = None  # inner width as a multiple of the width; None: 2
     head_width: Count | None = None
     groups: Count | None = None  # of heads that share B and C; None: 1
     state_size: Count | None = None
     conv_width: Count | None = None  # None: 4
     chunk: Count | None = None  # positions taken at once: other bits and speed, the same mathematics; None: 64
-    context: Count | None = None
-    vocabulary_size: Count | None = None  # None: the data's
-    tied: bool | None = None  # None: one matrix embeds and predicts
-
-    @field_validator("preset")
-    @classmethod
-    def _known(cls, preset: str | None) -> str | None:
-        return known_preset(preset, PRESETS)
-
-    @model_validator(mode="after")
-    def _complete(self) -> Self:
-        needed = ("layers", "width", "head_width", "state_size", "context")
-        missing = [name for name in needed if getattr(self, name) is None]
-        if self.preset is None and missing:
-            raise ValueError(f"give {', '.join(missing)}, or a preset: {', '.join(PRESETS)}")
-        try:
-            self.shape(self.vocabulary_size or 1)
-        except InputError as error:
-            raise ValueError(str(error)) from error
-        return self
-
-    def shape(self, data_vocabulary_size: int | None = None) -> Shape:
-        """Give the whole shape. Errors: InputError when numbers do not fit each other or the data's vocabulary."""
-        names = [field.name for field in fields(Shape)]
-        given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
-        if data_vocabulary_size is not None:
-            given.setdefault("vocabulary_size", data_vocabulary_size)
-        if self.preset is None and "vocabulary_size" not in given:
-            raise InputError("model.vocabulary_size is not given and there are no data to take it from; set it")
-        shape = Shape(**given) if self.preset is None else replace(PRESETS[self.preset], **given)
-        fitting_vocabulary(shape.vocabulary_size, data_vocabulary_size)
-        return shape
 
 
 class Mamba2(TokenModel):

@@ -6,12 +6,12 @@ Shapes in names: b sequences, t positions, v vocabulary.
 import difflib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, cast
+from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812  torch's own convention
 
@@ -39,23 +39,71 @@ class DataOptions(BaseModel):
     vocabulary_size: Count | None = None  # None: as the largest token needs
 
 
-def known_preset(preset: str | None, presets: Mapping[str, Any]) -> str | None:
-    """Give a preset's name back. Errors: ValueError with the nearest right name, or all of them."""
-    if preset is not None and preset not in presets:
-        nearest = difflib.get_close_matches(preset.lower(), presets, n=1, cutoff=0.5)
-        advice = f"did you mean {nearest[0]!r}?" if nearest else f"known presets: {', '.join(presets)}"
-        raise ValueError(f"unknown preset {preset!r}; {advice}")
-    return preset
+class TokenModelOptions(BaseModel):
+    """The section `model:` of a language model. A value that is given wins over the preset's.
+
+    A subclass names its presets, the class of their shapes, whose fields its own options are, and which of them are
+    `needed` where no preset is given.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    presets: ClassVar[Mapping[str, Any]]
+    shape_class: ClassVar[type[Any]]
+    needed: ClassVar[Sequence[str]]
+
+    preset: str | None = None
+    layers: Count | None = None
+    width: Count | None = None
+    context: Count | None = None
+    vocabulary_size: Count | None = None  # None: the data's
+    tied: bool | None = None  # None: one matrix embeds and predicts
+
+    @field_validator("preset")
+    @classmethod
+    def _known(cls, preset: str | None) -> str | None:
+        if preset is not None and preset not in cls.presets:
+            nearest = difflib.get_close_matches(preset.lower(), cls.presets, n=1, cutoff=0.5)
+            advice = f"did you mean {nearest[0]!r}?" if nearest else f"known presets: {', '.join(cls.presets)}"
+            raise ValueError(f"unknown preset {preset!r}; {advice}")
+        return preset
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        missing = [name for name in self.needed if getattr(self, name) is None]
+        if self.preset is None and missing:
+            raise ValueError(f"give {', '.join(missing)}, or a preset: {', '.join(self.presets)}")
+        try:
+            self.shape(self.vocabulary_size or 1)
+        except InputError as error:
+            raise ValueError(str(error)) from error
+        return self
+
+    def shape(self, data_vocabulary_size: int | None = None) -> Any:
+        """Give the whole shape. Errors: InputError when numbers do not fit each other or the data's vocabulary."""
+        names = [field.name for field in fields(self.shape_class)]
+        given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        if data_vocabulary_size is not None:
+            given.setdefault("vocabulary_size", data_vocabulary_size)
+        if self.preset is None and "vocabulary_size" not in given:
+            raise InputError("model.vocabulary_size is not given and there are no data to take it from; set it")
+        given = self.filled(given)
+        shape = self.shape_class(**given) if self.preset is None else replace(self.presets[self.preset], **given)
+        check_vocabulary(shape.vocabulary_size, data_vocabulary_size)
+        return shape
+
+    def filled(self, given: dict[str, Any]) -> dict[str, Any]:
+        """Give the values of a shape with those that follow from others."""
+        return given
 
 
-def fitting_vocabulary(size: int, data_size: int | None) -> int:
-    """Give the model's vocabulary size. Errors: InputError when the data's is larger."""
+def check_vocabulary(size: int, data_size: int | None) -> None:
+    """Errors: InputError when the data's vocabulary is larger than the model's."""
     if data_size is not None and data_size > size:
         raise InputError(
             f"the data's vocabulary has {data_size} tokens, model.vocabulary_size is "
             f"{size}; raise it, or leave it out to take the data's"
         )
-    return size
 
 
 def open_shards(data: DataOptions) -> shards.Shards:
