@@ -151,8 +151,8 @@ class Loop:
         items = self.state.items_seen + self._stepper.items_in_flight
         if settings.total_items is not None and items >= settings.total_items:
             return Ending(Outcome.DONE.label, f"budget of {settings.total_items} {self._trainable.unit} reached")
-        acted, wanted = self._trainable.env_steps_learnt, settings.total_env_steps
-        if acted is not None and wanted is not None and acted >= wanted:
+        wanted = settings.total_env_steps
+        if wanted is not None and (self._trainable.env_steps_learnt or 0) >= wanted:
             return Ending(Outcome.DONE.label, f"budget of {wanted} environment steps reached")
         if settings.max_seconds is not None and self._elapsed() >= settings.max_seconds:
             return Ending(Outcome.DONE.label, f"budget of {settings.max_seconds:g} seconds reached")

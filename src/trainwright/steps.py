@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, final
+from typing import Any, NamedTuple, Protocol, final
 
 import torch
 from torch import Tensor
@@ -113,8 +113,7 @@ def _accumulated(trainable: Trainable, count: int, watch: Watch | None) -> tuple
     return total / items, items
 
 
-@dataclass(frozen=True, slots=True)
-class _Begun:
+class _Begun(NamedTuple):
     """A step up to its clipped gradients, before the optimizer takes it."""
 
     watch: Watch | None
