@@ -1,6 +1,7 @@
 # make demo: trains a language model on Python source, judges it, writes a report, samples text.
 # make gpu-evidence: on a machine with a GPU, trains the 370M preset, probes the machine, attaches the evidence of both.
 # make test: the whole suite; the folder of tinyshakespeare.txt is named by TRAINWRIGHT_TEST_DATA. Both make .venv first.
+# make test-models: the ten checks that every trainable must pass, then exact resumes; M=dqn: those of one model.
 PYTHON ?= python3
 BIN := .venv/bin
 DEMO_DATA := data/python-stdlib
@@ -13,7 +14,7 @@ GPU_PREPARE ?= $(PREPARE)
 GPU_RUNS ?= runs/gpu-evidence
 GPU_TRAIN ?=
 
-.PHONY: demo gpu-evidence test test-long lint bench
+.PHONY: demo gpu-evidence test test-long test-models lint bench
 
 demo: .venv/installed
 	$(BIN)/trainwright data prepare $(PREPARE) --out $(DEMO_DATA)
@@ -40,6 +41,14 @@ test: .venv/installed-test
 test-long: .venv/installed-test
 	$(BIN)/python -m pytest -m long $(PYTEST_ARGS)
 
+# M is the type of a model, in any case; without one it is every class
+TRAINABLES := tests/models/test_trainables.py
+OF_MODEL = $(shell sed -n 's/^class \(Test[[:alnum:]]*\).*/\1/p' $(TRAINABLES) | grep -ix 'Test$(subst _,,$(M))')
+test-models: .venv/installed-test
+	$(if $(M),$(if $(OF_MODEL),,$(error M=$(M): $(TRAINABLES) has no class of such a model)))
+	$(BIN)/python -m pytest -v $(TRAINABLES)$(addprefix ::,$(OF_MODEL)) -k "not resume" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -v $(TRAINABLES)$(addprefix ::,$(OF_MODEL)) -k resume $(PYTEST_ARGS)
+
 lint: .venv/installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -51,7 +60,9 @@ bench: .venv/installed-test
 	$(BIN)/python benchmarks/mamba2_throughput.py
 	$(BIN)/python benchmarks/judge.py
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
+	$(BIN)/python benchmarks/dqn_throughput.py
 	$(BIN)/python benchmarks/ppo_throughput.py
+	$(BIN)/python benchmarks/tft_throughput.py
 
 .venv/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "trainwright needs Python 3.11 or newer; name one: make PYTHON=…")'

@@ -61,7 +61,7 @@ def our_side() -> Side:
 
 
 def their_side() -> Side:
-    sizes = {"n_steps": STEPS, "batch_size": SAMPLES, "n_epochs": EPOCHS, "learning_rate": RATE}
+    sizes: dict[str, Any] = {"n_steps": STEPS, "batch_size": SAMPLES, "n_epochs": EPOCHS, "learning_rate": RATE}
     others: dict[str, Any] = {"gamma": 0.98, "gae_lambda": 0.8, "max_grad_norm": MAX_NORM, "device": "cpu"}
     model = stable_baselines3.PPO("MlpPolicy", make_vec_env(NAME, n_envs=COUNT, seed=0), seed=0, **sizes, **others)
 

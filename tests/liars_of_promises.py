@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.toys import Samples, Toy, ToySource
+from trainwright.illustrations import Panel
 from trainwright.state import State, StateValue
 from trainwright.trainable import Setup, Validation
 
@@ -134,6 +135,26 @@ class Misnamed(Toy):
         return replace(super().validate(), metric="accuracy")
 
 
+class DrawsToIllustrate(Toy):
+    """Draws random numbers, and stays as it is used."""
+
+    def illustrate(self) -> Sequence[Panel]:
+        self.eval()
+        torch.rand(1)
+        return ()
+
+
+class ShowsNoPanel(Toy):
+    def illustrate(self) -> Any:
+        return [{"title": "no panel"}]
+
+
+class UsedByASet(Toy):
+    @property
+    def interface(self) -> Mapping[str, Any]:
+        return {"actions": {0, 1}}
+
+
 class Undeclared(Toy):
     def collect_metrics(self) -> Mapping[str, float]:
         return {"surprise": 1.0}
@@ -224,6 +245,9 @@ LIARS: Sequence[tuple[type[Toy], str]] = (
     (DrawsInValidation, "validate_leaves"),
     (NoisyValidation, "validate_repeats"),
     (Misnamed, "validation_metric"),
+    (DrawsToIllustrate, "illustrate"),
+    (ShowsNoPanel, "illustrate"),
+    (UsedByASet, "interface"),
     (Undeclared, "collect_metrics"),
     (Raises, "collect_metrics"),
     (NoisyWeights, "equal_seeds"),

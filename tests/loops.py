@@ -18,7 +18,7 @@ from trainwright.recorder import Recorder, Silent
 from trainwright.rundir import Attempt, RunDirectory
 from trainwright.schedules import Schedule
 from trainwright.steps import Stepper, stepper_for
-from trainwright.trainable import Validation
+from trainwright.trainable import Trainable, Validation
 
 
 class Scripted(Toy):
@@ -48,7 +48,7 @@ def settings(**changes: Any) -> LoopSettings:
 
 
 def run_loop(
-    trainable: Toy,
+    trainable: Trainable,
     told: LoopSettings,
     folder: Path,
     *,

@@ -21,11 +21,11 @@ ROWS = (
         *("files", "jsonfile", "rowfiles"),
         *("yamlfile", "nvml", "device", "durations", "peaks"),
         *("state", "equality", "rng", "optimizers", "digests"),
-        *("trainable", "torch_trainable", "signals", "clocks", "timestamps", "signing", "children"),
+        *("illustrations", "trainable", "torch_trainable", "signals", "clocks", "timestamps", "signing", "children"),
     ),
     (
         *("data", "manifest", "metrics", "columns", "rundir", "newruns", "recorder", "config", "schedules"),
-        *("guards", "budget", "environment", "sensors", "devices", "residency", "charts", "seals"),
+        *("guards", "budget", "environment", "sensors", "devices", "residency", "charts", "panels", "seals"),
     ),
     ("models", "contract", "checkpoints", "jobs", "registry"),
     ("audits", "steps", "loopstate", "sanity", "loop", "statement", "evidence"),
@@ -46,6 +46,7 @@ ROWS = (
         "resumption",
         "probes",
         "summaries",
+        "plots",
         "report",
         "footprint",
         "planning",
@@ -66,16 +67,17 @@ SIDEWAYS = {
     "state": {"files"},
     "rng": {"state"},
     "optimizers": {"state"},
-    "trainable": {"optimizers", "state"},
+    "trainable": {"illustrations", "optimizers", "state"},
     "signing": {"files"},
     "equality": {"state"},
     "digests": {"equality"},
-    "torch_trainable": {"optimizers", "rng", "state", "trainable"},
+    "torch_trainable": {"illustrations", "optimizers", "rng", "state", "trainable"},
     "columns": {"metrics"},
+    "panels": {"charts"},
     "seals": {"rundir"},
     "rundir": {"columns", "manifest", "metrics"},
     "newruns": {"rundir"},
-    "recorder": {"metrics", "rundir"},
+    "recorder": {"metrics", "newruns", "rundir"},
     "devices": {"rundir"},
     "residency": {"devices", "recorder", "rundir", "sensors"},
     "budget": {"config", "metrics", "schedules"},
@@ -94,6 +96,7 @@ SIDEWAYS = {
     "attachments": {"evidencefolders"},
     "statuses": {"evidencefolders"},
     "outside": {"attachments", "statuses"},
+    "report": {"plots"},
     "planning": {"footprint"},
     "evaluation": {"exports"},
     "__main__": {"cli"},
@@ -109,7 +112,7 @@ HEAVY = (
     *("torch", "pydantic", "duckdb", "sqlalchemy", "numpy", "pyarrow"),
     *("transformers", "tokenizers", "safetensors", "msgspec", "yaml", "jinja2", "gymnasium"),
 )
-DEVICE_LITERAL = re.compile(r"(cpu|cuda)(:\d+)?")
+DEVICE = re.compile(r"(cpu|cuda|mps|xpu|hpu|meta)(:\d*)?")  # a part of an f-string, too
 
 
 @cache
@@ -212,15 +215,25 @@ def test_no_module_is_a_drawer_for_everything() -> None:
     assert {word for module in modules() for word in module.split(".")} & FORBIDDEN_NAMES == set()
 
 
-def test_no_model_names_a_device_literally() -> None:
-    found = [
-        f"{module}:{node.lineno}: {node.value!r}"
-        for module, tree in modules().items()
-        if part_of(module) == "models"
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and DEVICE_LITERAL.fullmatch(node.value)
-    ]
-    assert found == []
+def devices_named(tree: ast.Module) -> Iterator[str]:
+    """Give each place that names a device: a literal, or `.cuda`, as a method and of torch. `.cpu()` is the host."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and DEVICE.fullmatch(node.value):
+            yield f"{node.lineno}: {node.value!r}"
+        elif isinstance(node, ast.Attribute) and node.attr in {"cuda", "mps", "xpu"}:
+            yield f"{node.lineno}: .{node.attr}"
+
+
+def test_every_way_to_name_a_device_is_seen() -> None:
+    named = ("x.to('cuda:1')", "x.to('cpu')", "torch.device(f'cuda:{n}')", "x.cuda()", "torch.cuda.synchronize()")
+    assert all(list(devices_named(ast.parse(line))) for line in named)
+    assert list(devices_named(ast.parse("x.to(self.device).cpu()"))) == []
+
+
+def test_no_model_names_a_device() -> None:
+    models = {module: tree for module, tree in modules().items() if part_of(module) == "models"}
+    assert len(models) > len(EMPTY)
+    assert [f"{module}:{place}" for module, tree in models.items() for place in devices_named(tree)] == []
 
 
 def loaded_by(statement: str, environment: dict[str, str]) -> set[str]:

@@ -115,10 +115,15 @@ def test_a_misspelt_metric_is_an_error_before_step_0_that_lists_the_known_ones()
 
 class Declaring(Toy):
     names: tuple[str, ...] = ()
+    measured: tuple[str, ...] = ()
 
     @property
     def metrics(self) -> Sequence[Metric]:
         return [Metric(name, "1") for name in self.names]
+
+    @property
+    def validation_measures(self) -> Sequence[Metric]:
+        return [Metric(name, "1") for name in self.measured]
 
 
 @pytest.mark.parametrize(
@@ -143,9 +148,18 @@ def test_a_metric_that_a_row_cannot_have_is_refused_by_its_name_before_step_0(
         loop_settings(config(steps=1), trainable)
 
 
+@pytest.mark.parametrize("name", ["value", "is_best", "previous", "Coverage"])
+def test_a_measure_that_a_validation_cannot_have_is_refused_by_its_name(name: str) -> None:
+    trainable = Declaring.build(Setup(model=ToyOptions(), data={}, batch_size=1))
+    trainable.measured = (name,)
+    with pytest.raises(InputError, match=rf"declares the metric {name!r}, (which is a field|expected small letters)"):
+        loop_settings(config(steps=1), trainable)
+
+
 def test_metrics_of_other_names_are_fine() -> None:
     trainable = Declaring.build(Setup(model=ToyOptions(), data={}, batch_size=1))
-    trainable.names = ("kl", "policy_loss_2", "loss", "nonfinite")
+    trainable.names = ("kl", "policy_loss_2", "loss", "nonfinite", "value")
+    trainable.measured = ("kl", "train_loss")
     assert loop_settings(config(steps=1), trainable).total_steps == 1
 
 

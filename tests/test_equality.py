@@ -110,3 +110,8 @@ def test_the_relative_distance_is_that_of_all_tensors_as_one_vector() -> None:
     one = {"a": torch.tensor([3.0]), "b": torch.tensor([[4.0]]), "n": torch.tensor([1])}
     assert relative_distance(one, {**one, "b": torch.tensor([[4.5]]), "n": torch.tensor([9])}) == pytest.approx(0.1)
     assert relative_distance(one, one) == 0.0
+
+
+def test_empty_tensors_are_equal_whatever_their_strides() -> None:
+    empty = torch.from_numpy(np.empty((1, 0)).max(0))
+    assert list(bit_differences({"a": empty}, {"a": torch.zeros(0, dtype=torch.float64)})) == []

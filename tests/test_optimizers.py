@@ -138,6 +138,18 @@ def test_a_state_that_does_not_fit_names_the_entry(change: dict[str, Any], messa
         load_optimizer_state(optimizer, parameters, {**optimizer_state(optimizer, parameters), **change})
 
 
+@pytest.mark.parametrize("left_out", ["", ".exp_avg"])
+def test_a_state_that_misses_what_its_groups_name_is_refused_and_none_before_the_first_step(left_out: str) -> None:
+    parameters = model()
+    optimizer = build_optimizer(parameters, OptimizerSettings())
+    load_optimizer_state(optimizer, parameters, optimizer_state(optimizer, parameters))
+    take_steps(optimizer, parameters, range(1))
+    state = optimizer_state(optimizer, parameters)
+    kept = {name: value for name, value in state.items() if name == "groups" or not name.endswith(left_out)}
+    with pytest.raises(DamagedCheckpointError, match=r"no entry 'optimizer\.matrix\.exp_avg'"):
+        load_optimizer_state(optimizer, parameters, kept)
+
+
 def test_a_state_without_its_groups_names_them() -> None:
     parameters = model()
     with pytest.raises(DamagedCheckpointError, match="'groups'"):

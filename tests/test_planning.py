@@ -1,8 +1,10 @@
+import gc
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+import tracemalloc
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests import agents
+from tests.footprints import allocated
 from tests.toys import Samples, Toy, ToyOptions
+from trainwright import planning, runs, yamlfile
 from trainwright.budget import LoopSettings, loop_settings
 from trainwright.checkpoints import codec
 from trainwright.checkpoints.checkpoints import superseded
@@ -20,66 +25,18 @@ from trainwright.device import cuda_devices
 from trainwright.errors import InputError
 from trainwright.footprint import Footprint, trace
 from trainwright.manifest import Checkpoint
+from trainwright.models import lm, tft_options
+from trainwright.models import mamba2 as mamba2_presets
 from trainwright.models.build import build
+from trainwright.models.starting import starting_file
 from trainwright.planning import MEASURED_STEPS, WARM_UP_STEPS, kept_at_most, parse_size, plan
 from trainwright.schedules import Schedule
+from trainwright.state import Segment
 from trainwright.steps import gradients, micro_batches
 from trainwright.trainable import Setup
 
 CPU = torch.device("cpu")
-
-# Runs three steps and prints the peak: of what torch's CPU allocator counts, or of the process's resident memory
-# above what it was before the model was built, first use of the kernels already behind it.
-CHILD = """
-import json, sys, torch
-from trainwright import environment
-from trainwright.config import RunConfig
-from trainwright.models.build import build
-from trainwright.steps import gradients
-
-config = RunConfig.parse(json.loads(sys.argv[1])).resolved()
-device = torch.device("cpu")
-
-
-def train():
-    trainable = build(config, device)
-    for _ in range(3):
-        loss, _ = gradients(trainable, config.train.accumulate)
-        trainable.clip_gradients(1.0)
-        loss.item()
-        trainable.optimizer_step()
-        trainable.zero_grad()
-
-
-def resident(key):
-    with open("/proc/self/status") as file:
-        return next(int(line.split()[1]) * 1024 for line in file if line.startswith(key))
-
-
-def allocated():
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
-        train()
-    now = peak = 0
-    for event in profile.profiler.kineto_results.events():
-        if event.name() == "[memory]":
-            now += event.nbytes()
-            peak = max(peak, now)
-    return peak
-
-
-def grown():
-    x = torch.randn(64, 64, requires_grad=True)
-    (x @ x).softmax(-1).sum().backward()
-    before = resident("VmRSS")
-    with open("/proc/self/clear_refs", "w") as file:
-        file.write("5")
-    train()
-    return resident("VmHWM") - before
-
-
-with environment.deterministic(config, device):
-    print(json.dumps({"allocated": allocated, "grown": grown}[sys.argv[2]]()))
-"""
+NUMPY_DOMAIN = np.lib.tracemalloc_domain
 
 
 @pytest.fixture(scope="module")
@@ -107,8 +64,13 @@ def traced(config: RunConfig, *, fake: bool = True) -> Footprint:
     return trace(make, accumulate=config.train.accumulate, clip_norm=1.0, fake=fake)[1]
 
 
-def measured_peak(config: dict[str, Any], how: str, environment: dict[str, str]) -> int:
-    command = [sys.executable, "-W", "ignore", "-c", CHILD, json.dumps(config), how]
+def growth(config: dict[str, Any], child_environment: dict[str, str], steps: int = 3) -> int:
+    """Give what a process of its own grows by.
+
+    Its allocator returns what is freed at once: else glibc keeps up to 32 MB of each block size for later.
+    """
+    environment = {**child_environment, "MALLOC_MMAP_THRESHOLD_": "131072"}
+    command = [sys.executable, "-W", "ignore", "-m", "tests.footprints", json.dumps(config), str(steps)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=True)
     return int(done.stdout.splitlines()[-1])
 
@@ -123,11 +85,11 @@ SHAPES = [
 
 @pytest.mark.parametrize(("preset", "vocabulary_size", "train"), SHAPES)
 def test_the_planned_peak_is_what_the_allocator_counts(
-    data: Path, child_environment: dict[str, str], preset: str, vocabulary_size: int, train: dict[str, Any]
+    data: Path, preset: str, vocabulary_size: int, train: dict[str, Any]
 ) -> None:
-    config = values(data, model={"preset": preset, "vocabulary_size": vocabulary_size}, **train)
-    measured = measured_peak(config, "allocated", child_environment)
-    planned = traced(RunConfig.parse(config).resolved()).peak_bytes
+    model = {"preset": preset, "vocabulary_size": vocabulary_size}
+    config = RunConfig.parse(values(data, model=model, **train)).resolved()
+    measured, planned = allocated(config), traced(config).peak_bytes
     print(f"{preset} {train}: planned {planned}, measured {measured}, ratio {planned / measured:.4f}")
     assert planned == pytest.approx(measured, rel=0.02)
 
@@ -137,13 +99,200 @@ def test_the_planned_peak_is_what_the_allocator_counts(
 def test_the_planned_peak_is_within_15_percent_of_what_the_process_grows_by(
     data: Path, child_environment: dict[str, str], batch_size: int
 ) -> None:
-    """The allocator returns what is freed at once: else glibc keeps up to 32 MB of each block size for later."""
     config = values(data, model={"preset": "4.3m", "vocabulary_size": 4_096}, batch_size=batch_size)
-    environment = {**child_environment, "MALLOC_MMAP_THRESHOLD_": "131072"}
-    measured = measured_peak(config, "grown", environment)
+    measured = growth(config, child_environment)
     planned = traced(RunConfig.parse(config).resolved()).peak_bytes
     print(f"4.3m × {batch_size}: planned {planned}, measured {measured}, ratio {planned / measured:.4f}")
     assert planned == pytest.approx(measured, rel=0.15)
+
+
+def agent(kind: str, data: dict[str, Any], batch_size: int, **model: Any) -> dict[str, Any]:
+    shared = {"environment": "CartPole-v1", "environments": 8, "validation_episodes": 2}
+    return {
+        "model": {"type": kind, **model},
+        "data": {**shared, **data},
+        "train": {"steps": 400, "batch_size": batch_size, "learning_rate": 1e-3, "threads": 1},
+        "device": "cpu",
+    }
+
+
+def ppo(**train: Any) -> dict[str, Any]:
+    """Give an agent of 4 updates a rollout."""
+    found = agent("ppo", {"rollout_steps": 128}, 256, hidden_dims=[512, 512], update_epochs=1)
+    return {**found, "train": {**found["train"], **train}}
+
+
+def dqn(**changes: Any) -> dict[str, Any]:
+    """Give an agent of 4 updates a round."""
+    replay = {"replay_size": 8_000, "learning_starts": 800, "acting_steps": 4, "round_samples": 4096, **changes}
+    return agent("dqn", replay, 1024, hidden_dims=[512, 512], target_every=4)
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("series") / "load.csv"
+    drawn = np.random.default_rng(0).normal(size=6_000)
+    times = np.datetime64("2020-01-01T00") + np.arange(len(drawn)).astype("timedelta64[h]")
+    rows = [f"{time},{value:.4f}".replace("T", " ") for time, value in zip(times, drawn, strict=True)]
+    file.write_text("\n".join(["date,load", *rows]) + "\n")
+    return file
+
+
+def tft(table: Path) -> dict[str, Any]:
+    columns = {"path": str(table), "time": "date", "target": "load", "calendar": ["hour_of_day", "day_of_week"]}
+    return {
+        "model": {"type": "tft", "preset": "small"},
+        "data": {**columns, "context": 96, "horizon": 24},
+        "train": {"steps": 20, "batch_size": 64, "learning_rate": 1e-3, "threads": 1},
+        "device": "cpu",
+    }
+
+
+def mamba2(data: Path) -> dict[str, Any]:
+    config = values(data, model={"preset": "0.54m"}, batch_size=4)
+    return {**config, "model": {"type": "mamba2", "preset": "0.54m", "vocabulary_size": 4_096}}
+
+
+MODELS = ("ppo", "dqn", "mamba2", "tft")
+
+
+def sized(name: str, data: Path, table: Path) -> dict[str, Any]:
+    if name in {"ppo", "dqn"}:
+        return ppo() if name == "ppo" else dqn()
+    return mamba2(data) if name == "mamba2" else tft(table)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_planned_tensors_of_each_model_are_what_the_allocator_counts(name: str, data: Path, table: Path) -> None:
+    """Nine steps, so that an agent acts anew beside the optimizer's state."""
+    config = RunConfig.parse(sized(name, data, table)).resolved()
+    measured, memory = allocated(config, steps=9), traced(config, fake=name == "mamba2")
+    planned = memory.peak_bytes - memory.at_peak.data
+    print(f"{name}: planned {planned}, measured {measured}, ratio {planned / measured:.4f}")
+    assert planned == pytest.approx(measured, rel=0.05)
+
+
+def started(name: str, data: Path, table: Path) -> RunConfig:
+    """Give a starting file as it stands, over data that are at hand."""
+    found = yamlfile.parse(starting_file(name), name).data
+    if name == "mamba2":
+        found["data"] = {"path": str(data), "dtype": "uint16"}
+        found["model"]["vocabulary_size"] = 4_096
+    elif name == "tft":
+        kept = {key: found["data"][key] for key in ("context", "horizon", "calendar", "window_scaling")}
+        found["data"] = {**kept, "path": str(table), "time": "date", "target": "load"}
+    return RunConfig.parse(found).resolved()
+
+
+@pytest.mark.parametrize(("name", "most_mb"), [("dqn", 150), ("ppo", 200), ("mamba2", 500), ("tft", 2_500)])
+def test_a_step_of_what_a_starting_file_asks_for_is_within_its_bound(
+    name: str, most_mb: int, data: Path, table: Path
+) -> None:
+    """The bounds are of a whole process; what is planned is less: tensors and data, without libraries."""
+    found = traced(started(name, data, table), fake=name == "mamba2").peak_bytes / 1e6
+    print(f"{name}: {found:.1f} MB planned, at most {most_mb} MB")
+    assert found <= most_mb
+
+
+def with_numpy_bytes(make: Callable[[], Any]) -> tuple[Any, int]:
+    """Give what is made, and the bytes of numpy arrays that are held of it, as numpy tells them to tracemalloc."""
+    tracemalloc.start()
+    try:
+        made = make()
+        gc.collect()
+        found = tracemalloc.take_snapshot().filter_traces([tracemalloc.DomainFilter(True, NUMPY_DOMAIN)])
+        return made, sum(trace.size for trace in found.traces)
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("priority", [None, {}], ids=["uniform", "prioritized"])
+def test_the_data_of_dqn_are_its_replay_when_it_is_full_and_saved(priority: dict[str, float] | None) -> None:
+    values = dqn(priority=priority, round_samples=64, acting_steps=50, replay_size=3_200)
+    config = RunConfig.parse({**values, "train": {**values["train"], "batch_size": 64}}).resolved()
+
+    def full() -> Any:
+        trainable: Any = build(config, CPU)
+        while trainable.source.replay.filled < 1:
+            trainable.next_batch()
+        trainable.save_checkpoint()
+        return trainable
+
+    build(config, CPU).validate()  # so that nothing is imported while it is counted
+    trainable, held = with_numpy_bytes(full)
+    size, state = trainable.data_size, trainable.save_checkpoint()
+    assert size.held_bytes == pytest.approx(held, rel=0.15)
+    saved = sum(
+        value.array.nbytes if isinstance(value, Segment) else value.nbytes
+        for name, value in state.items()
+        if name.startswith("source.") and isinstance(value, Segment | Tensor)
+    )
+    assert size.saved_bytes == pytest.approx(saved, rel=0.15)
+
+
+def test_the_data_of_ppo_are_its_rollout() -> None:
+    trainable: Any = build(RunConfig.parse(ppo()).resolved(), CPU)
+    trainable.next_batch()
+    rollout = [value for name, value in trainable.source.save().items() if name.startswith("rollout.")]
+    held = sum(value.nbytes for value in rollout)
+    assert trainable.data_size.held_bytes == trainable.data_size.saved_bytes == held
+
+
+def test_the_data_of_a_forecaster_are_its_columns_whole(table: Path) -> None:
+    config = RunConfig.parse(tft(table)).resolved()
+    trainable, held = with_numpy_bytes(lambda: build(config, CPU))
+    assert trainable.data_size.held_bytes == pytest.approx(held, rel=0.15)
+    assert trainable.data_size.saved_bytes == 0
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="the kernel gives no peak to reset")
+@pytest.mark.parametrize("name", MODELS)
+def test_the_planned_peak_of_each_model_is_within_15_percent_of_what_the_process_grows_by(
+    name: str, data: Path, table: Path, child_environment: dict[str, str]
+) -> None:
+    config = sized(name, data, table)
+    measured = growth(config, child_environment, steps=9)
+    planned = plan(RunConfig.parse(config)).memory.peak_bytes
+    print(f"{name}: planned {planned}, measured {measured}, ratio {planned / measured:.4f}")
+    assert planned == pytest.approx(measured, rel=0.15)
+
+
+LARGEST_HERE = 6e9  # bytes of a plan that is held against a process of this machine
+NOISE = 50e6  # below it what a process grows by is that of its libraries; the allocator's count holds those
+PRESETS = [
+    *(("lm", preset) for preset in lm.PRESETS),
+    *(("mamba2", preset) for preset in mamba2_presets.PRESETS),
+    *(("tft", preset) for preset in tft_options.PRESETS if preset != "large"),
+    pytest.param(
+        "tft", "large", marks=pytest.mark.xfail(reason="1.157 × the growth, 1.001 × what the allocator counts")
+    ),
+]
+
+
+def of_preset(kind: str, preset: str, data: Path, table: Path) -> dict[str, Any]:
+    """Give a run of a preset as it is shipped, on one window, or on 64 of a series."""
+    found = tft(table) if kind == "tft" else values(data, batch_size=1)
+    return {**found, "model": {"type": kind, "preset": preset}}
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="the kernel gives no peak to reset")
+@pytest.mark.parametrize(("kind", "preset"), PRESETS)
+def test_the_planned_peak_of_each_preset_that_fits_here_is_within_15_percent_of_what_the_process_grows_by(
+    kind: str, preset: str, data: Path, table: Path, child_environment: dict[str, str]
+) -> None:
+    config = of_preset(kind, preset, data, table)
+    planned = traced(RunConfig.parse(config).resolved(), fake=kind != "tft").peak_bytes
+    if planned > LARGEST_HERE:
+        pytest.skip(f"{planned} bytes are planned; measured are those below {LARGEST_HERE:.0f}")
+    measured = growth(config, child_environment, steps=2)
+    print(f"{kind} {preset}: planned {planned}, measured {measured}, ratio {planned / measured:.4f}")
+    if planned > NOISE:
+        assert planned == pytest.approx(measured, rel=0.15)
+    else:
+        counted = allocated(RunConfig.parse(config).resolved(), steps=2)
+        assert planned == pytest.approx(counted, rel=0.15)
 
 
 def test_a_trace_without_data_counts_what_a_trace_of_real_steps_counts(data: Path) -> None:
@@ -213,6 +362,44 @@ def test_data_that_end_before_the_steps_do_shorten_what_is_measured(data: Path) 
     found = plan(RunConfig.parse(config))
     assert found.time is not None
     assert (found.time.measured_steps, found.time.warm_up_steps) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "accumulate"), [("ppo", 1), ("ppo", 4), ("ppo", 5), ("dqn", 1), ("dqn", 3), ("dqn", 4)]
+)
+def test_an_agent_takes_the_steps_draws_the_samples_and_acts_what_was_planned(
+    kind: str, accumulate: int, tmp_path: Path
+) -> None:
+    values = getattr(agents, kind)(train__steps=None, train__env_steps=320, train__accumulate=accumulate)
+    planned = plan(RunConfig.parse({**values, "schedule": {"kind": "linear"}}))
+    result = runs.execute(RunConfig.parse({**values, "schedule": {"kind": "linear"}}), runs_dir=tmp_path)
+    rows = result.run.read_steps()
+    assert (planned.steps, planned.items.planned) == (result.step, sum(row.extra["samples"] or 0 for row in rows))
+    steps = RunConfig.parse({**values, "train": {**values["train"], "env_steps": None, "steps": result.step}})
+    acted = plan(steps).env_steps
+    assert acted
+    assert acted.planned == rows[-1].extra["env_steps"]
+
+
+def test_what_is_measured_of_an_agent_are_whole_rounds_or_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = RunConfig.parse(agents.ppo())
+    whole = plan(config).time
+    assert whole
+    assert (whole.measured_steps, whole.warm_up_steps) == (12, 6)
+    monkeypatch.setattr(planning, "MEASURING_SECONDS", 0.0)
+    found = plan(config)
+    assert (found.time, found.env_steps and found.env_steps.per_second) == (None, None)
+    assert "were over before a round of acting and learning was whole" in (found.time_absent or "")
+
+
+def test_steps_after_the_last_whole_round_are_not_measured() -> None:
+    assert planning._begin_and_end([0, 6, 12, 18], acts=True) == (6, 18)
+    assert isinstance(planning._begin_and_end([0, 6], acts=True), str)
+
+
+def test_a_replay_that_does_not_fit_is_told_as_what_takes_the_memory() -> None:
+    with pytest.raises(InputError, match=r"are data that are held; give fewer of them, as by data\.replay_size"):
+        plan(RunConfig.parse(agents.dqn(data__replay_size=400_000)), device_memory_bytes=1_000_000)
 
 
 def test_a_device_that_is_not_here_is_planned_for_and_not_measured(data: Path) -> None:

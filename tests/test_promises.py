@@ -1,4 +1,4 @@
-"""Promises of a trainable: kept by the toy and the language model, and each one broken by a liar of its own."""
+"""Promises of a trainable: kept by the toy and every model, and each one broken by a liar of its own."""
 
 from pathlib import Path
 from typing import Any
@@ -8,6 +8,7 @@ import torch
 
 from tests.acceptance import harness
 from tests.liars_of_promises import LIARS
+from tests.models import test_trainables
 from tests.toys import Toy
 from trainwright.accumulation import measured
 from trainwright.candidates import Candidate
@@ -35,8 +36,9 @@ def test_the_toy_keeps_every_promise() -> None:
     assert nothing_but_cuda(not_kept(candidate()))
 
 
-def test_the_language_model_keeps_every_promise(tmp_path: Path) -> None:
-    values = harness.language_model(harness.token_shards(tmp_path / "shards"))
+@pytest.mark.parametrize("name", [name for name in vars(test_trainables) if name.startswith("Test")])
+def test_every_model_keeps_every_promise(name: str, tmp_path: Path) -> None:
+    values = getattr(test_trainables, name)().configuration(tmp_path)
     assert nothing_but_cuda(not_kept(Candidate(RunConfig.parse(values), torch.device("cpu"))))
 
 

@@ -9,12 +9,14 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from trainwright.contract.load import load_contract
 from trainwright.contract.run import judge_run
 from trainwright.errors import DataError, StoreError
 from trainwright.files import write_atomically
+from trainwright.illustrations import Band, Bars, Illustration, Line, Lines
 from trainwright.jsonfile import write_json
 from trainwright.metrics import StepMetrics, ValidationRow
 from trainwright.newruns import create_run
@@ -40,8 +42,8 @@ def step_row(step: int, **changes: Any) -> StepMetrics:
     return StepMetrics(step=step, gpu_util_pct=None, samples_per_sec=100.0, **values)
 
 
-def validation_row(step: int, value: float, metric: str = "val_loss") -> ValidationRow:
-    return ValidationRow(
+def validation_row(step: int, value: float, metric: str = "val_loss", **changes: Any) -> ValidationRow:
+    row = ValidationRow(
         step=step,
         epoch=0,
         metric=metric,
@@ -58,6 +60,7 @@ def validation_row(step: int, value: float, metric: str = "val_loss") -> Validat
         wall_seconds=0.1,
         checkpoint=f"step-{step:08d}.a1",
     )
+    return msgspec.structs.replace(row, **changes)
 
 
 def new_run(base: Path, *, contract: bool = False) -> RunDirectory:
@@ -69,10 +72,16 @@ def new_run(base: Path, *, contract: bool = False) -> RunDirectory:
 
 
 def attempt(
-    run: RunDirectory, steps: Sequence[StepMetrics] = (), validations: Sequence[ValidationRow] = (), *, start: int = 0
+    run: RunDirectory,
+    steps: Sequence[StepMetrics] = (),
+    validations: Sequence[ValidationRow] = (),
+    *,
+    start: int = 0,
+    **declared: Any,
 ) -> None:
     made = run.new_attempt()
-    write_json(made.start_file, Start(attempt=made.number, time=now(), step=start, checkpoint=None, unit="samples"))
+    begun = Start(attempt=made.number, time=now(), step=start, checkpoint=None, unit="samples", **declared)
+    write_json(made.start_file, begun)
     with closing(Recorder(made, Silent())) as recorder:
         recorder.event("started", start)
         for row in steps:
@@ -217,8 +226,82 @@ def test_steps_without_a_row_are_a_gap(run: RunDirectory) -> None:
 def test_a_validation_that_is_no_loss_has_an_axis_of_its_own(run: RunDirectory) -> None:
     attempt(run, [step_row(0)], [validation_row(1, 200.0, "episode_return")])
     page = page_of(run)
-    assert "<strong>Validation</strong>" in page
+    assert "<strong>Episode return</strong>" in page
     assert "episode_return on held-out data or fixed episodes" in text_of(page)
+
+
+AGENT = {"env_steps": "steps", "episode_return": "reward", "q_mean": "reward", "q_limit": "reward", "epsilon": "share"}
+
+
+def agent_row(step: int, **changes: float | None) -> StepMetrics:
+    extra = {
+        "env_steps": 64.0 * (step // 4 + 1),
+        "episode_return": 20.0,
+        "q_mean": 1.0,
+        "q_limit": 50.0,
+        "epsilon": 0.1,
+    }
+    return step_row(step, extra={**extra, **changes})
+
+
+def agent_run(run: RunDirectory, **changes: float | None) -> str:
+    validations = [validation_row(step, 100.0 + step, "episode_return", standard_error=7.0) for step in (0, 4, 8)]
+    attempt(run, [agent_row(step, **changes) for step in range(8)], validations, metrics=AGENT)
+    return page_of(run)
+
+
+def figure(page: str, title: str) -> str:
+    figures: list[str] = re.findall(r"<figure.*?</figure>", page, re.DOTALL)
+    [found] = [one for one in figures if f"<strong>{title}</strong>" in one]
+    return found
+
+
+def titles(page: str) -> list[str]:
+    return re.findall(r"<figcaption><strong>(.*?)</strong>", page)
+
+
+def test_the_return_of_an_agent_is_drawn_over_its_environment_steps_beside_that_of_training(run: RunDirectory) -> None:
+    shown = figure(agent_run(run), "Episode return")
+    assert "training, validation by env steps" in shown
+    assert "episode_return on held-out data or fixed episodes, ± 1 standard error; line: that of training" in shown
+    assert shown.count('<circle class="second"') == 3
+    assert shown.count('class="band second"') == 1
+    places = [float(x) for x in re.findall(r'<circle class="second" cx="([\d.]+)"', shown)]
+    assert places[1] - places[0] == pytest.approx(places[2] - places[1]), "64 steps each, the first from none"
+
+
+def test_each_declared_metric_is_drawn_once_and_a_limit_beside_what_it_bounds(run: RunDirectory) -> None:
+    page = agent_run(run)
+    assert titles(page)[-2:] == ["Q mean", "Epsilon"]
+    assert "mean, limit by step" in figure(page, "Q mean")
+    assert "of each step, share" in figure(page, "Epsilon")
+
+
+def test_a_declared_metric_that_was_never_measured_has_no_chart(run: RunDirectory) -> None:
+    assert "Epsilon" not in titles(agent_run(run, epsilon=None))
+
+
+def test_measures_of_validations_are_drawn_over_them(run: RunDirectory) -> None:
+    rows = [validation_row(step, 0.3, "mae", measures={"coverage": 0.7 + step / 100}) for step in (0, 5, 10)]
+    attempt(run, [step_row(step) for step in range(10)], rows, measures={"coverage": "share"})
+    shown = figure(page_of(run), "Coverage")
+    assert "of each validation, share" in shown
+    assert len(re.findall(r"[\d.]+ [\d.]+", re.search(r'class="line first" d="([^"]*)"', shown)[1])) == 3  # type: ignore[index]
+
+
+def test_the_panels_that_a_trainable_left_are_drawn_with_their_step(run: RunDirectory) -> None:
+    attempt(run, [step_row(step) for step in range(10)])
+    bars = Bars(title="Importance <i>", about="of the inputs", unit="weight", labels=["OT"], values=[0.5])
+    x = [0.0, 1.0]
+    lines = Lines(
+        title="Forecast", about="of one", x_unit="h", y_unit="OT", lines=[Line("m", x, x)], bands=[Band("b", x, x, x)]
+    )
+    write_json(run.attempts()[0].illustration, Illustration(7, [lines, bars]))
+    page = page_of(run)
+    assert titles(page)[-2:] == ["Forecast", "Importance &lt;i&gt;"]
+    assert "of the inputs; at step 7" in page
+    assert 'class="band second"' in figure(page, "Forecast")
+    assert 'class="bar"' in figure(page, "Importance &lt;i&gt;")
 
 
 def as_1_4_0(run: RunDirectory, which: Callable[[int], bool]) -> None:

@@ -7,6 +7,7 @@ import re
 import shutil
 import signal
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,7 @@ from trainwright.rundir import RunDirectory
 from trainwright.runs import RunResult
 from trainwright.state import StateValue
 from trainwright.timestamps import now
+from trainwright.trainable import Metric, Validation
 
 CONTRACT = "training-loop-pretrain-v1"
 KILLED_AT = 33  # the newest checkpoints are then those of the steps 28 and 21
@@ -403,6 +405,71 @@ def test_a_metric_that_was_not_declared_ends_the_run_and_is_in_no_row(tmp_path: 
     with pytest.raises(InputError, match=r"collect_metrics gave \['extra'\], declared are \[\]"):
         execute(tmp_path, model__type="tests.test_runs:Wordy")
     assert harness.only_run(tmp_path).read_steps() == []
+
+
+class Measuring(Toy):
+    """Measures more than its loss at a validation; `given` is what it gives of what it declares."""
+
+    given: Mapping[str, float | None] = {"spread": math.nan, "later": None}
+
+    @property
+    def validation_measures(self) -> Sequence[Metric]:
+        return Metric("spread", "1"), Metric("later", "1")
+
+    def validate(self) -> Validation:
+        return replace(super().validate(), measures=self.given)
+
+
+class Silently(Measuring):
+    given: Mapping[str, float | None] = {"spread": 1.0}
+
+
+MEASURING = """
+id: measuring-v1
+version: 1.0.0
+title: What is measured beside the loss
+purpose: A test
+changelog: [{version: 1.0.0, changes: [GATE-M-001]}]
+metrics:
+  - {name: spread, unit: "1", since: 1.0.0, table: validations, meaning: spread}
+gates:
+  - id: GATE-M-001
+    claim: the spread is a number
+    rows: validations
+    figures: {bad: count(*) filter (where not isfinite(spread))}
+    holds: bad = 0
+    fixtures: {good: [{validations: {spread: 1.0}}], bad: [{validations: {spread: .nan}}]}
+"""
+
+
+def test_what_a_validation_measures_beside_its_value_is_in_its_row_and_a_gate_decides_by_it(tmp_path: Path) -> None:
+    contract = tmp_path / "measuring.yaml"
+    contract.write_text(MEASURING)
+    result = execute(tmp_path, model__type="tests.test_runs:Measuring", contract=str(contract), train__steps=2)
+    row = result.run.read_validations()[-1]
+    assert math.isnan(row.measures["spread"] or 0.0)
+    assert row.measures["later"] is None
+    assert result.run.attempts()[0].start().measures == {"spread": "1", "later": "1"}
+    assert [(verdict.gate, verdict.result) for verdict in result.verdicts] == [("GATE-M-001", "fail")]
+
+
+def test_a_measure_that_was_declared_and_not_given_ends_the_run(tmp_path: Path) -> None:
+    message = r"validate gave the measures \['spread'\], declared are \['later', 'spread'\]"
+    with pytest.raises(InputError, match=message):
+        execute(tmp_path, model__type="tests.test_runs:Silently")
+    assert harness.only_run(tmp_path).read_validations() == []
+
+
+def test_a_run_that_will_not_record_what_its_contract_requires_is_refused_before_a_directory_is_made(
+    tmp_path: Path,
+) -> None:
+    contract = tmp_path / "measuring.yaml"
+    contract.write_text(MEASURING)
+    with pytest.raises(
+        InputError, match=r"measuring-v1 1\.0\.0 requires .* does not record: spread \(of validations\)"
+    ):
+        execute(tmp_path / "runs", contract=str(contract))
+    assert not (tmp_path / "runs").exists()
 
 
 # -- weights of an earlier run ---------------------------------------------------------------------------------------

@@ -1,18 +1,19 @@
 """Multi-query associative recall (Arora et al. 2023, "Zoology", section 3): pairs first, then keys alone, out of order.
 
 A sequence begins with `pairs` keys, each followed by its value; later each key stands once more, and the model is asked
-for its value there. All other places hold values drawn at random, so no key stands before a second value. As in the
-paper's generator keys are the lower half of the vocabulary, values the upper half, and a place where a key is asked for
-is drawn with a probability that falls as place^(a−1), a = 0.01.
+for its value there. All other places hold values drawn at random. As in the paper's generator keys are the lower half
+of the vocabulary, values the upper half, and a place where a key is asked for is drawn with a probability that falls
+as place^(a−1), a = 0.01.
 
 Shapes in names: b sequences, t positions, p pairs, s places for a query, q queries of all sequences, v vocabulary.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 import torch
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  torch's own convention
 
@@ -25,11 +26,18 @@ from trainwright.torch_trainable import TorchTrainable
 from trainwright.trainable import Metric, Setup, Unit
 
 POWER = 0.01
-HELD_OUT_SEED = 2**40  # above every seed of training
+Positive = Annotated[float, Field(gt=0)]
+Range = tuple[Positive, Positive]
+HELD_OUT_SEED = 2**40  # no run draws by it whose seed is below 65,536
 
 
 class RecallOptions(BaseModel):
-    """The section `model:`. `net`: ours, or transformers' class of the same shape, for comparison."""
+    """The section `model:`. `net`: ours, or transformers' class of the same shape, for comparison.
+
+    The last three are of the weights at first, in either net. A head forgets by exp(Δ·A) a position and writes by Δ, so
+    these ranges begin with heads that write much and keep it for longer than a sequence. The paper's own (A 1 … 16,
+    Δ 0.001 … 0.1, embeddings 0.02) begin with heads that do one or the other.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -44,6 +52,9 @@ class RecallOptions(BaseModel):
     length: Count = 64
     pairs: Count = 8
     held_out: Count = 1_000
+    a_range: Range = (0.01, 0.1)  # of −A, uniform
+    dt_range: Range = (0.1, 1.0)  # of Δ, log-uniform
+    embedding_std: Positive = 0.1
 
     @model_validator(mode="after")
     def _room(self) -> Self:
@@ -114,7 +125,12 @@ class Sequences:
         return drawn(self._options, self._setup.batch_size, self._setup.seed * 2**24 + self._batches)
 
     def validation_batches(self) -> Iterator[RecallBatch]:
-        yield self._held_out
+        """Give the held-out sequences in batches: transformers' path in plain torch takes megabytes for each."""
+        (tokens_bt, asked_q2, values_q), size = self._held_out, self._setup.batch_size
+        for start in range(0, len(tokens_bt), size):
+            asked = slice(start * self._options.pairs, (start + size) * self._options.pairs)
+            of_these_q2 = asked_q2[asked] - torch.tensor([start, 0])
+            yield RecallBatch(tokens_bt[start : start + size], of_these_q2, values_q[asked])
 
     def save(self) -> dict[str, StateValue]:
         return {"batches": self._batches}
@@ -134,6 +150,7 @@ class Recall(TorchTrainable):
         options: RecallOptions = setup.model
         self.source = Sequences(setup)
         self.net = Mamba2Decoder(options.shape()) if options.net == "trainwright" else transformers_net(options.shape())
+        begin(self.net, options)
 
     @property
     def architecture(self) -> Mapping[str, Any]:
@@ -165,3 +182,17 @@ def transformers_net(shape: Shape) -> nn.Module:
 
     net: nn.Module = Mamba2ForCausalLM(Mamba2Config(**huggingface.configuration(shape), use_cache=False))
     return net
+
+
+@torch.no_grad()
+def begin(net: nn.Module, options: RecallOptions) -> None:
+    """Draw A, Δ and the embeddings from the ranges of the options; the rest stays as the net itself has drawn it."""
+    for name, parameter in net.named_parameters():
+        match name.rpartition("mixer.")[2]:
+            case "A_log":
+                parameter.uniform_(*options.a_range).log_()
+            case "dt_bias":
+                dt_h = parameter.uniform_(*map(math.log, options.dt_range)).exp_()
+                dt_h.add_(torch.log(-torch.expm1(-dt_h)))  # softplus gives back Δ
+            case _ if name.endswith("embeddings.weight"):
+                nn.init.normal_(parameter, std=options.embedding_std)

@@ -8,11 +8,18 @@ from typing import Final
 
 from trainwright.config import EarlyStoppingSection, ExplosionSection, Interval, RunConfig
 from trainwright.errors import InputError
-from trainwright.metrics import MEASURED_STEP_FIELDS, NONFINITE_SUFFIX, THROUGHPUT_FIELDS
+from trainwright.metrics import (
+    COMPUTED_OF_VALIDATIONS,
+    MEASURED_STEP_FIELDS,
+    NONFINITE_SUFFIX,
+    THROUGHPUT_FIELDS,
+    VALIDATION_FIELDS,
+)
 from trainwright.schedules import Schedule
 from trainwright.trainable import Trainable
 
 FIELDS_OF_A_ROW: Final = frozenset({*MEASURED_STEP_FIELDS, *THROUGHPUT_FIELDS, "tokens", "samples"})
+FIELDS_OF_A_VALIDATION: Final = frozenset({*VALIDATION_FIELDS, *COMPUTED_OF_VALIDATIONS})
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +57,16 @@ class LoopSettings:
 
 
 def steps_per_epoch(trainable: Trainable, accumulate: int) -> int | None:
-    """Give the optimizer updates that make one pass; the last accumulates over what is left. None without an end."""
-    micro_batches = trainable.micro_batches_per_epoch
-    return None if micro_batches is None else math.ceil(micro_batches / accumulate)
+    """Give the optimizer updates that make one pass. None without an end.
+
+    The last of a pass, and of each round of an agent, accumulates over what is left.
+    """
+    micro_batches, rounds = trainable.micro_batches_per_epoch, trainable.rounds
+    if micro_batches is None:
+        return None
+    if rounds is None:
+        return math.ceil(micro_batches / accumulate)
+    return micro_batches // rounds.micro_batches * rounds.updates(accumulate)
 
 
 def loop_settings(config: RunConfig, trainable: Trainable) -> LoopSettings:
@@ -107,17 +121,19 @@ def _schedule(config: RunConfig, total_steps: int | None) -> Schedule:
 
 def check_metrics(trainable: Trainable) -> None:
     """Check the names of the declared metrics. Errors: InputError for one that a row cannot have beside its fields."""
-    names = [metric.name for metric in trainable.metrics]
-    for name in names:
-        problem = _problem_of(name, names)
-        if problem:
-            raise InputError(f"model type {trainable.model_type!r} declares the metric {name!r}, {problem}")
+    of_steps, of_validations = trainable.metrics, trainable.validation_measures
+    for metrics, fields in (of_steps, FIELDS_OF_A_ROW), (of_validations, FIELDS_OF_A_VALIDATION):
+        names = [metric.name for metric in metrics]
+        for name in names:
+            problem = _problem_of(name, names, fields)
+            if problem:
+                raise InputError(f"model type {trainable.model_type!r} declares the metric {name!r}, {problem}")
 
 
-def _problem_of(name: str, names: Sequence[str]) -> str | None:
+def _problem_of(name: str, names: Sequence[str], fields: frozenset[str]) -> str | None:
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
         return "expected small letters, digits and _, a letter first, as in policy_loss"
-    if name in FIELDS_OF_A_ROW:
+    if name in fields:
         return "which is a field of every row; choose another name"
     if name.endswith(NONFINITE_SUFFIX):
         return f"whose end {NONFINITE_SUFFIX} tells in a row what was not finite; choose another name"
@@ -154,10 +170,13 @@ def _total_steps(config: RunConfig, trainable: Trainable, epoch: int | None, ite
 
 def _steps_of(config: RunConfig, trainable: Trainable, epoch: int | None, env_steps: int) -> int | None:
     """Give the updates that environment steps come to; None where an epoch has no fixed number of them."""
-    per_epoch = trainable.env_steps_per_epoch
+    per_epoch, rounds = trainable.env_steps_per_epoch, trainable.rounds
     if per_epoch is None:
         what = f"model type {trainable.model_type!r} acts in no environment; give train.steps"
         raise InputError(config.told("train.env_steps", what))
+    if rounds is not None:
+        learnt = max(1, math.ceil(env_steps / rounds.env_steps) - rounds.unlearnt)
+        return learnt * rounds.updates(config.train.accumulate)
     return None if epoch is None else math.ceil(env_steps * epoch / per_epoch)
 
 

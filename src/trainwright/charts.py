@@ -46,6 +46,23 @@ class Series:
     dots: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Band:
+    """The area between two lines, drawn behind them: points are (x, low, high), and one without either is a gap."""
+
+    label: str
+    points: Sequence[tuple[float, float | None, float | None]]
+    style: Literal["first", "second"] = "second"
+
+    @property
+    def edges(self) -> tuple[list[Point], list[Point]]:
+        """Give the lower and the upper line, with a gap in both where one has none."""
+        whole = [(x, low, high, _is_drawn(low) and _is_drawn(high)) for x, low, high in self.points]
+        return [(x, low if both else None) for x, low, _, both in whole], [
+            (x, high if both else None) for x, _, high, both in whole
+        ]
+
+
 # -- points ----------------------------------------------------------------------------------------------------------
 
 
@@ -210,17 +227,21 @@ class Frame:
         return self.left + across * self.x.at(x), self.size.height - self.bottom - up * self.y.at(y)
 
 
-def line_chart(series: Sequence[Series], *, x_unit: str, y_unit: str, size: Size = HALF) -> str:
+def line_chart(
+    series: Sequence[Series], *, x_unit: str, y_unit: str, size: Size = HALF, bands: Sequence[Band] = ()
+) -> str:
     """Draw the series over one pair of axes, each named at its end; logarithmic where values span two decades.
 
-    Without any drawable point: a sentence in place of the chart.
+    Bands lie behind them and widen the axes. Without any drawable point of a series: a sentence in place of the chart.
     """
     shown = [Series(one.label, decimate(one.points), one.style, one.dots) for one in series]
     shown = [one for one in shown if drawn_values(one.points)]
     if not shown:
-        return _nothing("no value that can be drawn is on record")
-    values = [y for one in shown for y in drawn_values(one.points)]
-    xs = [x for one in shown for x, _ in one.points]
+        return nothing("no value that can be drawn is on record")
+    edges = [edge for band in bands for edge in band.edges]
+    drawn = [*(one.points for one in shown), *edges]
+    values = [y for points in drawn for y in drawn_values(points)]
+    xs = [x for points in drawn for x, _ in points]
     tall, broad = size.height // 55, size.width // 95
     y = log_axis(min(values), max(values)) if spans_decades(values) else linear_axis(*_apart(values), tall)
     x = linear_axis(min(xs), max(xs), broad, whole=True, round_out=False)
@@ -228,16 +249,17 @@ def line_chart(series: Sequence[Series], *, x_unit: str, y_unit: str, size: Size
     unit = f"{y_unit}, logarithmic" if y.log else y_unit
     body = [
         *_axes(frame, x_unit, unit),
+        *(_area(frame, band) for band in bands),
         *(part for one in shown for part in _series(frame, one)),
         *_names(frame, shown),
     ]
-    return _svg(size, body, f"{', '.join(one.label for one in shown)} by {x_unit}")
+    return svg(size, body, f"{', '.join(one.label for one in shown)} by {x_unit}")
 
 
 def histogram(values: Sequence[float], marks: Sequence[tuple[str, float]], *, unit: str, size: Size = HALF) -> str:
     """Draw how often each value occurs, with a named line at each mark (as median, p95)."""
     if not values:
-        return _nothing("no value that can be drawn is on record")
+        return nothing("no value that can be drawn is on record")
     axis = linear_axis(min(values), max(values), BINS)
     width = axis.ticks[1] - axis.ticks[0]
     counts = [0] * (len(axis.ticks) - 1)
@@ -248,7 +270,7 @@ def histogram(values: Sequence[float], marks: Sequence[tuple[str, float]], *, un
     bars = [_bar(frame, axis.ticks[i], axis.ticks[i + 1], count) for i, count in enumerate(counts) if count]
     body = [*_axes(frame, unit, "steps"), *bars]
     body += [part for place, mark in enumerate(marks) for part in _mark(frame, *mark, place)]
-    return _svg(size, body, f"distribution of {len(values)} values in {unit}")
+    return svg(size, body, f"distribution of {len(values)} values in {unit}")
 
 
 def _axes(frame: Frame, x_unit: str, y_unit: str) -> Iterator[str]:
@@ -256,14 +278,14 @@ def _axes(frame: Frame, x_unit: str, y_unit: str) -> Iterator[str]:
     for tick in frame.y.ticks:
         _, y = frame.pixel(frame.x.low, tick)
         yield f'<line class="grid" x1="{frame.left}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}"/>'
-        yield _text(frame.left - 8, y + 4, frame.y.label(tick), "tick end")
+        yield text_at(frame.left - 8, y + 4, frame.y.label(tick), "tick end")
     yield f'<line class="base" x1="{frame.left}" x2="{right}" y1="{base}" y2="{base}"/>'
     for tick in frame.x.ticks:
         x, _ = frame.pixel(tick, frame.y.low)
         yield f'<line class="base" x1="{x:.1f}" x2="{x:.1f}" y1="{base}" y2="{base + 4}"/>'
-        yield _text(x, base + 18, frame.x.label(tick), "tick middle")
-    yield _text(frame.left, 12, y_unit, "tick")
-    yield _text(right + 24, base + 18, x_unit, "tick")
+        yield text_at(x, base + 18, frame.x.label(tick), "tick middle")
+    yield text_at(frame.left, 12, y_unit, "tick")
+    yield text_at(right + 24, base + 18, x_unit, "tick")
 
 
 def _series(frame: Frame, series: Series) -> Iterator[str]:
@@ -276,6 +298,12 @@ def _series(frame: Frame, series: Series) -> Iterator[str]:
         for (x, y), value in zip((pixel for run in runs for pixel in run), drawn_values(series.points), strict=True):
             title = f"<title>{short(value)}</title>"
             yield f'<circle class="{series.style}" cx="{x:.1f}" cy="{y:.1f}" r="2.6">{title}</circle>'
+
+
+def _area(frame: Frame, band: Band) -> str:
+    low, high = (list(_unbroken(frame, edge)) for edge in band.edges)
+    path = "".join(f"{_path([*up, *reversed(down)])}Z" for down, up in zip(low, high, strict=True))
+    return f'<path class="band {band.style}" d="{path}"><title>{escape(band.label)}</title></path>'
 
 
 def _holes(frame: Frame, points: Sequence[Point]) -> Iterator[str]:
@@ -316,8 +344,8 @@ def _names(frame: Frame, shown: Sequence[Series]) -> Iterator[str]:
     for index, (place, one, value) in enumerate(ends):
         y = max(below, min(place, floor + LABEL_HEIGHT * index))
         x = frame.size.width - frame.right + 8
-        yield _text(x, y, one.label, f"name {one.style}")
-        yield _text(x, y + 13, short(value), "tick")
+        yield text_at(x, y, one.label, f"name {one.style}")
+        yield text_at(x, y + 13, short(value), "tick")
         below = y + LABEL_HEIGHT
 
 
@@ -334,17 +362,17 @@ def _mark(frame: Frame, label: str, value: float, place: int) -> Iterator[str]:
     y = frame.top - 4 + 15 * place
     left_of = x > frame.size.width * 0.7
     yield f'<line class="mark" x1="{x:.1f}" x2="{x:.1f}" y1="{y}" y2="{base:.1f}"/>'
-    yield _text(x - 5 if left_of else x + 5, y + 8, label, f"name second{' end' if left_of else ''}")
+    yield text_at(x - 5 if left_of else x + 5, y + 8, label, f"name second{' end' if left_of else ''}")
 
 
-def _text(x: float, y: float, text: str, style: str) -> str:
+def text_at(x: float, y: float, text: str, style: str) -> str:
     return f'<text class="{style}" x="{x:.1f}" y="{y:.1f}">{escape(text)}</text>'
 
 
-def _nothing(text: str) -> str:
+def nothing(text: str) -> str:
     return f'<p class="nothing">{escape(text)}</p>'
 
 
-def _svg(size: Size, body: Iterable[str], label: str) -> str:
+def svg(size: Size, body: Iterable[str], label: str) -> str:
     box = f"0 0 {size.width} {size.height}"
     return f'<svg viewBox="{box}" role="img" aria-label="{escape(label)}">{"".join(body)}</svg>'

@@ -44,7 +44,8 @@ def _tensor_difference(one: Tensor, other: Tensor) -> str:
 def _bits(tensor: Tensor) -> Tensor:
     """Give the bytes of each element, shape (elements, bytes of one)."""
     plain = tensor.detach().cpu().contiguous()
-    return plain.reshape(-1).view(torch.uint8).view(plain.numel(), plain.element_size())
+    of_unit_stride = plain.as_strided((plain.numel(),), (1,))  # an empty tensor from NumPy may have a stride of 0
+    return of_unit_stride.view(torch.uint8).view(plain.numel(), plain.element_size())
 
 
 def _shown(value: Any) -> str:

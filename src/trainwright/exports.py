@@ -1,11 +1,12 @@
-"""What is made of a finished run: text of its language model, and a folder that Hugging Face loads."""
+"""What is made of a finished run: text of its language model, and its weights as a folder that others load."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import torch
+from safetensors.torch import save
 from tokenizers import Tokenizer
 
 from trainwright import rng
@@ -15,19 +16,20 @@ from trainwright.config import RunConfig
 from trainwright.data import shards
 from trainwright.data import tokenizer as tokenizers
 from trainwright.errors import DamagedCheckpointError, DataError, InputError, StoreError
-from trainwright.files import make_directory, sha256_of_file
-from trainwright.jsonfile import write_json
+from trainwright.files import make_directory, sha256_of_file, write_atomically
+from trainwright.jsonfile import read_json, write_json
 from trainwright.manifest import Checkpoint, Manifest
 from trainwright.metrics import best_of
 from trainwright.models import huggingface, table
 from trainwright.models.generate import generate
 from trainwright.models.token_model import TokenModel
 from trainwright.rundir import RunDirectory
-from trainwright.state import State, under_prefix
+from trainwright.state import State, under_prefix, weights_in
 
 CHOICES = ("best", "last")
-FORMATS = ("hf",)
+FORMATS = ("hf", "safetensors")
 PROVENANCE = "trainwright.json"
+WRITTEN = ("config.json", "model.safetensors", shards.TOKENIZER, "tokenizer_config.json")  # beside it, by any format
 LANGUAGE_MODELS = ("lm", "mamba2")
 WEIGHTS = "model.decoder"
 
@@ -48,10 +50,14 @@ def load_decoder(run: RunDirectory, choice: str = "best") -> Loaded:
     Errors: InputError for another choice or a run that trains no language model; StoreError when there is no such
     checkpoint; DamagedCheckpointError.
     """
+    checkpoint, manifest, state = _saved(run, choice)
+    return Loaded(run, manifest, checkpoint, _decoder(manifest, state, run))
+
+
+def _saved(run: RunDirectory, choice: str) -> tuple[Checkpoint, Manifest, State]:
     checkpoints = Checkpoints(open_store(run.checkpoints))
     checkpoint = chosen(run, checkpoints, choice)
-    manifest, state = checkpoints.load(checkpoint)
-    return Loaded(run, manifest, checkpoint, _decoder(manifest, state, run))
+    return checkpoint, *checkpoints.load(checkpoint)
 
 
 def chosen(run: RunDirectory, checkpoints: Checkpoints, choice: str) -> Checkpoint:
@@ -110,7 +116,7 @@ def sample(
     Errors: as `load_decoder`; DataError when the run's tokenizer is gone or another one; InputError as `generate`.
     """
     loaded = load_decoder(run, choice)
-    tokenizer = tokenizers.load(_tokenizer_file(loaded))
+    tokenizer = tokenizers.load(_tokenizer_file(run, loaded.manifest))
     end = tokenizers.end_of_document_id(tokenizer)
     ids = _ids(tokenizer, prompt)
     continuation = generate(
@@ -129,40 +135,85 @@ def _ids(tokenizer: Tokenizer, text: str) -> Sequence[int]:
     return [int(token) for token in tokenizers.encode(tokenizer, [text])[0]]
 
 
-def _tokenizer_file(loaded: Loaded) -> Path:
+def _tokenizer_file(run: RunDirectory, manifest: Manifest) -> Path:
     """Give the tokenizer that the run was trained with. Errors: DataError when it is not there or not the same."""
-    data = RunConfig.load(loaded.run.config).data.options()
+    data = RunConfig.load(run.config).data.options()
     path = Path(str(data.get("path"))) / shards.TOKENIZER
-    expected = loaded.manifest.stamp.hashes.get("tokenizer")
+    expected = manifest.stamp.hashes.get("tokenizer")
     if expected is None:
-        raise DataError(f"{loaded.run.id}: was trained on shards without a tokenizer, so no text can be made of tokens")
+        raise DataError(f"{run.id}: was trained on shards without a tokenizer, so no text can be made of tokens")
     if not path.is_file():
-        raise DataError(f"{path}: the tokenizer of {loaded.run.id} is not there; put its data folder back")
+        raise DataError(f"{path}: the tokenizer of {run.id} is not there; put its data folder back")
     if sha256_of_file(path) != expected:
-        raise DataError(f"{path}: is another tokenizer than {loaded.run.id} was trained with; put its own back")
+        raise DataError(f"{path}: is another tokenizer than {run.id} was trained with; put its own back")
     return path
 
 
-def export(run: RunDirectory, out: Path, *, kind: str, choice: str = "best") -> Path:
+def export(run: RunDirectory, out: Path, *, kind: str | None = None, choice: str = "best") -> Path:
     """Write the model of a run as a folder, with its tokenizer where there is one, and give the folder.
 
-    Errors: as `load_decoder`; InputError for an unknown `kind` or a folder that holds anything but an earlier export;
-    DataError as `sample`; StoreError when it cannot be written.
+    `kind`: `hf`, which Hugging Face loads, for a language model; `safetensors`, its tensors and all that is known of
+    their use, for any model; None: the first of them that fits. Errors: as `load_decoder`; InputError for an unknown
+    `kind`, one that does not fit the model, or a folder that holds anything but an earlier export; DataError as
+    `sample`; StoreError when it cannot be written.
     """
-    if kind not in FORMATS:
+    if kind is not None and kind not in FORMATS:
         raise InputError(f"format {kind!r} is not one of: {', '.join(FORMATS)}")
     _refuse_foreign(out)
-    loaded = load_decoder(run, choice)
-    tokenizer = _tokenizer_file(loaded) if "tokenizer" in loaded.manifest.stamp.hashes else None
-    end = tokenizers.end_of_document_id(tokenizers.load(tokenizer)) if tokenizer else None
-    stop_token = None if end is None else (end, tokenizers.END_OF_DOCUMENT)
+    checkpoint, manifest, state = _saved(run, choice)
+    is_language_model = manifest.stamp.model_type in LANGUAGE_MODELS
+    if kind == "hf" and not is_language_model:
+        raise InputError(
+            f"{run.id}: model type {manifest.stamp.model_type!r} is no language model, which --format hf is for; "
+            "give --format safetensors"
+        )
+    prepared = _hugging_face if kind == "hf" or (kind is None and is_language_model) else _plain
+    write = prepared(run, manifest, state)
     try:
         make_directory(out)
-        write_json(out / PROVENANCE, _provenance(loaded))
-        huggingface.export(out, loaded.decoder, tokenizer=tokenizer, stop_token=stop_token)
+        write_json(out / PROVENANCE, _provenance(checkpoint, manifest))
+        for name in WRITTEN:  # an earlier export's, of a model that may have had other files
+            (out / name).unlink(missing_ok=True)
+        write(out)
     except OSError as error:
         raise StoreError(f"{error.filename or out}: cannot be written: {error.strerror or error}") from error
     return out
+
+
+def _hugging_face(run: RunDirectory, manifest: Manifest, state: State) -> Callable[[Path], None]:
+    decoder = _decoder(manifest, state, run)
+    tokenizer = _tokenizer_file(run, manifest) if "tokenizer" in manifest.stamp.hashes else None
+    end = tokenizers.end_of_document_id(tokenizers.load(tokenizer)) if tokenizer else None
+    stop_token = None if end is None else (end, tokenizers.END_OF_DOCUMENT)
+    return lambda out: huggingface.export(out, decoder, tokenizer=tokenizer, stop_token=stop_token)
+
+
+def _plain(run: RunDirectory, manifest: Manifest, state: State) -> Callable[[Path], None]:
+    """Take every tensor of the model by its own name, normalisers and scales included, and what is known of them."""
+    weights = {name.removeprefix("model."): tensor.contiguous() for name, tensor in weights_in(state).items()}
+    tokenizer = _tokenizer_file(run, manifest) if "tokenizer" in manifest.stamp.hashes else None
+    configuration = _configuration(run, manifest)
+
+    def write(out: Path) -> None:
+        write_atomically(out / "model.safetensors", save(weights, metadata={"format": "pt"}))
+        if tokenizer:
+            write_atomically(out / shards.TOKENIZER, tokenizer.read_bytes())
+        write_json(out / "config.json", configuration)
+
+    return write
+
+
+def _configuration(run: RunDirectory, manifest: Manifest) -> dict[str, Any]:
+    """Give what it takes to build the model again and use it. Errors: InputError for a run that did not record it."""
+    recorded = read_json(run.environment)
+    if "interface" not in recorded:
+        raise InputError(
+            f"{run.environment}: holds no 'interface', for an older version made the run; go on from it in a new run, "
+            "and export that"
+        )
+    stamp = manifest.stamp
+    own = {"model_type": stamp.model_type, "architecture": stamp.architecture}
+    return {**own, "interface": recorded["interface"]}
 
 
 def _refuse_foreign(out: Path) -> None:
@@ -172,13 +223,12 @@ def _refuse_foreign(out: Path) -> None:
         raise InputError(f"{out}: is not empty and holds no earlier export; --out another folder")
 
 
-def _provenance(loaded: Loaded) -> dict[str, Any]:
-    stamp = loaded.manifest.stamp
-    weights = loaded.manifest.files.get("model.safetensors")
+def _provenance(checkpoint: Checkpoint, manifest: Manifest) -> dict[str, Any]:
+    stamp, weights = manifest.stamp, manifest.files.get("model.safetensors")
     return {
         "run": stamp.run,
-        "checkpoint": loaded.checkpoint.name,
-        "step": loaded.manifest.step,
+        "checkpoint": checkpoint.name,
+        "step": manifest.step,
         "config_sha256": stamp.config_sha256,
         "weights_sha256": weights.sha256 if weights else None,
     }

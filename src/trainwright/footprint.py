@@ -7,8 +7,8 @@ libraries, a CUDA context, the allocator's slack.
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import astuple, dataclass, fields
-from typing import Any, Literal, TypeAlias, final
+from dataclasses import astuple, dataclass, replace
+from typing import Any, Literal, TypeAlias, final, get_args
 
 import torch
 from torch import Tensor
@@ -16,10 +16,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
 
-from trainwright.steps import gradients
+from trainwright.steps import gradients, micro_batches
 from trainwright.torch_trainable import TorchTrainable
 
-Part: TypeAlias = Literal["weights", "gradients", "optimizer_state", "activations"]
+Part: TypeAlias = Literal["weights", "gradients", "optimizer_state", "activations"]  # as traced; `data` is declared
 
 STEPS = 2  # the first one makes the optimizer's state, the second one runs beside it
 MICRO_BATCHES = 2  # the second one runs beside the gradients of the first; more of them hold no more
@@ -27,12 +27,16 @@ MICRO_BATCHES = 2  # the second one runs beside the gradients of the first; more
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Bytes by what they are for. `activations`: all else that is held, batch and temporary tensors included."""
+    """Bytes by what they are for. `activations`: all else that is held, batch and temporary tensors included.
+
+    `data`: what the trainable says it holds beside tensors, at its fullest (`TorchTrainable.data_size`).
+    """
 
     weights: int
     gradients: int
     optimizer_state: int
     activations: int
+    data: int = 0
 
     @property
     def total(self) -> int:
@@ -60,34 +64,36 @@ class Footprint:
 def trace(
     make: Callable[[], TorchTrainable], *, accumulate: int, clip_norm: float | None, fake: bool
 ) -> tuple[TorchTrainable, Footprint]:
-    """Take two steps of what `make` gives, all on one batch, and give it with what they held.
+    """Take two steps of what `make` gives, both from the beginning of its data, and give it with what they held.
 
     `fake`: the tensors have a shape and no data, so neither memory nor time of a real step is needed; a model that
-    looks at the values of its tensors cannot be traced so, and raises what torch raises.
+    looks at the values of its tensors cannot be traced so, and raises what torch raises. An agent does, when it acts.
     """
     mode = FakeTensorMode() if fake else None
     with mode or nullcontext(), Ledger() as ledger:
         with _convertible_parameters(mode):
             trainable = make()
         ledger.note((*trainable.parameters(), *trainable.buffers()), "weights")
-        _hold_one_batch(trainable, ledger, mode)
+        rewind = _hold_one_batch(trainable, ledger, mode) if mode else _rewinding(trainable)
         ledger.forget_peak()
-        micro_batches = min(accumulate, MICRO_BATCHES)
         for _ in range(STEPS):
-            items = _step(trainable, ledger, micro_batches, clip_norm)
+            rewind()
+            count = min(micro_batches(trainable, accumulate), MICRO_BATCHES)
+            items = _step(trainable, ledger, count, clip_norm)
         stored = [*trainable.state_dict().values(), *_optimizer_tensors(trainable)]
+    data = trainable.data_size
     footprint = Footprint(
         parameters=trainable.parameter_count,
-        items_per_micro_batch=items // micro_batches,
-        at_peak=ledger.at_peak(),
-        largest=ledger.largest(),
-        checkpoint_bytes=sum(tensor.nbytes for tensor in stored),
+        items_per_micro_batch=items // count,
+        at_peak=replace(ledger.at_peak(), data=data.held_bytes),
+        largest=replace(ledger.largest(), data=data.held_bytes),
+        checkpoint_bytes=sum(tensor.nbytes for tensor in stored) + data.saved_bytes,
     )
     return trainable, footprint
 
 
-def _step(trainable: TorchTrainable, ledger: "Ledger", micro_batches: int, clip_norm: float | None) -> int:
-    _, items = gradients(trainable, micro_batches)
+def _step(trainable: TorchTrainable, ledger: "Ledger", count: int, clip_norm: float | None) -> int:
+    _, items = gradients(trainable, count)
     ledger.note((p.grad for p in trainable.parameters() if p.grad is not None), "gradients")
     trainable.clip_gradients(clip_norm)
     trainable.optimizer_step()
@@ -100,14 +106,23 @@ def _optimizer_tensors(trainable: TorchTrainable) -> list[Tensor]:
     return [value for entries in trainable.optimizer.state.values() for value in entries.values()]
 
 
-def _hold_one_batch(trainable: TorchTrainable, ledger: "Ledger", mode: FakeTensorMode | None) -> None:
-    """Draw one batch, really, and let `next_batch` give it ever again."""
-    with _disable_current_modes() if mode else nullcontext():
+def _hold_one_batch(trainable: TorchTrainable, ledger: "Ledger", mode: FakeTensorMode) -> Callable[[], None]:
+    """Draw one batch, really, and let `next_batch` give it ever again; there is nothing to rewind."""
+    with _disable_current_modes():
         batch = trainable.next_batch()
-    if mode:
-        batch = tree_map(lambda leaf: mode.from_tensor(leaf) if isinstance(leaf, Tensor) else leaf, batch)
+    batch = tree_map(lambda leaf: mode.from_tensor(leaf) if isinstance(leaf, Tensor) else leaf, batch)
     ledger.note((leaf for leaf in tree_leaves(batch) if isinstance(leaf, Tensor)), "activations")
     trainable.next_batch = lambda: batch  # type: ignore[method-assign]  # the instance's stands before the class's
+    return lambda: None
+
+
+def _rewinding(trainable: TorchTrainable) -> Callable[[], None]:
+    """Give what puts the data back to where they are now, so that each step makes its batches as the first does.
+
+    The second step of an agent then acts beside the optimizer's state, as all but the first rollout do.
+    """
+    position = trainable.source.save()
+    return lambda: trainable.source.load(position)
 
 
 @contextmanager
@@ -187,11 +202,10 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped in 
 
     def at_peak(self) -> Parts:
         held = [entry for entry in self._all if entry.held_at(self._peak_moment)]
-        sums = {part.name: sum(e.size_bytes for e in held if e.part == part.name) for part in fields(Parts)}
-        return Parts(**sums)
+        return Parts(**{part: sum(e.size_bytes for e in held if e.part == part) for part in get_args(Part)})
 
     def largest(self) -> Parts:
-        return Parts(**{part.name: self._largest(part.name) for part in fields(Parts)})
+        return Parts(**{part: self._largest(part) for part in get_args(Part)})
 
     def _largest(self, part: str) -> int:
         entries = [entry for entry in self._all if entry.part == part]

@@ -18,6 +18,7 @@ from trainwright.audits import Auditor, parameters_at_first
 from trainwright.budget import LoopSettings
 from trainwright.checkpoints.checkpoints import Checkpoints, superseded
 from trainwright.errors import DataExhaustedError, InputError, StoreError
+from trainwright.illustrations import Illustration
 from trainwright.loopstate import Ending, LoopState, Noted
 from trainwright.manifest import Checkpoint, Stamp
 from trainwright.metrics import StepMetrics
@@ -87,6 +88,7 @@ class Loop:
         self._stepper = stepper(trainable, settings, self._explosion, self._auditor)
         self._saved_at: int | None = None
         self._metric_names = frozenset(metric.name for metric in trainable.metrics)
+        self._measure_names = frozenset(metric.name for metric in trainable.validation_measures)
         self._seconds = dict.fromkeys(PHASES, 0.0)
         self._elapsed_before = 0.0
         self._phase = "training"
@@ -188,7 +190,8 @@ class Loop:
             state.epoch = taken.epoch
         if taken.metrics.keys() != self._metric_names:
             raise InputError(
-                f"collect_metrics gave {sorted(taken.metrics)}, declared are {sorted(self._metric_names)}; "
+                f"model type {self._trainable.model_type!r}: collect_metrics gave {sorted(taken.metrics)}, "
+                f"declared are {sorted(self._metric_names)}; "
                 "declare each in `metrics` and give each at every step"
             )
         rate = taken.items / done.wall_ms * 1000 if done.wall_ms > 0 else math.inf
@@ -232,10 +235,24 @@ class Loop:
         began = perf_counter()
         with self._in_phase("validation"):
             validation = trainable.validate()
-        seconds = perf_counter() - began
+        if validation.measures.keys() != self._measure_names:
+            raise InputError(
+                f"model type {trainable.model_type!r}: validate gave the measures {sorted(validation.measures)}, "
+                f"declared are {sorted(self._measure_names)}; "
+                "declare each in `validation_measures` and give each at every validation"
+            )
         noted = state.note_validation(validation, trainable.validation_metric.direction or "min", self._settings)
-        self._save(noted, seconds)
+        if noted.is_best:
+            self._illustrate()
+        self._save(noted, perf_counter() - began)
         self._conclude_validation()
+
+    def _illustrate(self) -> None:
+        """Put what the trainable shows of itself on record, in the validation's time."""
+        with self._in_phase("validation"):
+            panels = self._trainable.illustrate()
+            if panels:
+                self._recorder.illustration(Illustration(self.state.step, panels))
 
     def _conclude_validation(self) -> None:
         """Ask the judge about a validation that is whole, and put on record that it ends the run."""

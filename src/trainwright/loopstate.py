@@ -138,4 +138,5 @@ class LoopState(msgspec.Struct):
             optimizer_state_sha256=optimizer_sha256,
             wall_seconds=seconds,
             checkpoint=checkpoint,
+            measures={n: None if v is None else float(v) for n, v in noted.validation.measures.items()},
         )

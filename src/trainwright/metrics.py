@@ -69,7 +69,10 @@ class StepMetrics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ValidationRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One row of validations.jsonl. `step` counts the updates before it, `patience` the validations without a gain."""
+    """One row of validations.jsonl. `step` counts the updates before it, `patience` the validations without a gain.
+
+    `measures`: what else the trainable measured there, flat in the file.
+    """
 
     step: int
     epoch: int
@@ -86,9 +89,17 @@ class ValidationRow(msgspec.Struct, frozen=True, kw_only=True):
     optimizer_state_sha256: str
     wall_seconds: float
     checkpoint: str
+    measures: Mapping[str, float | None] = {}
 
     def encode(self) -> bytes:
-        return encode_line(msgspec.structs.asdict(self))
+        row = msgspec.structs.asdict(self)
+        return encode_line(row | row.pop("measures"))
+
+
+COMPUTED_OF_VALIDATIONS = (  # columns that the judge adds to the recorded ones
+    *("ordinal", "previous", "best_before", "has_manifest", "steps_since", "train_loss_min", "patience_reference"),
+)
+VALIDATION_FIELDS = tuple(name for name in ValidationRow.__struct_fields__ if name != "measures")
 
 
 def best_of(rows: Sequence[ValidationRow]) -> ValidationRow | None:
@@ -194,7 +205,7 @@ def read_steps(path: Path) -> list[StepMetrics]:
 
 
 def read_validations(path: Path) -> list[ValidationRow]:
-    return list(_read(path, lambda line: msgspec.convert(without_siblings(_VALIDATION.decode(line)), ValidationRow)))
+    return list(_read(path, _validation_row))
 
 
 def read_events(path: Path) -> list[Event]:
@@ -234,6 +245,12 @@ def _step_row(line: bytes) -> StepMetrics:
     return msgspec.convert(
         {**core, "wall_ms": core.get("wall_ms", 0.0), "extra": row, "wall_ms_measured": measured}, StepMetrics
     )
+
+
+def _validation_row(line: bytes) -> ValidationRow:
+    row = without_siblings(_VALIDATION.decode(line))
+    core = {name: row.pop(name) for name in VALIDATION_FIELDS if name in row}
+    return msgspec.convert({**core, "measures": row}, ValidationRow)
 
 
 _STEP = msgspec.json.Decoder(Stepped)

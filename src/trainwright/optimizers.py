@@ -1,7 +1,7 @@
 """AdamW with decay on matrices only, and its state by parameter name."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, cast
 
@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from trainwright.errors import DamagedCheckpointError
 from trainwright.state import State, StateValue, require
 
-ADAMW_ENTRIES: Final = ("exp_avg", "exp_avg_sq", "step")
+COUNTER: Final = "step"
+ADAMW_ENTRIES: Final = ("exp_avg", "exp_avg_sq", COUNTER)
 TOLD_WITHIN: Final = 0.02  # an inferred rate that rounding may have moved by a larger share is not told
 
 
@@ -30,11 +31,15 @@ class OptimizerSettings:
 
 
 def build_optimizer(parameters: Mapping[str, nn.Parameter], settings: OptimizerSettings) -> torch.optim.Optimizer:
-    """Make AdamW with two groups: tensors of two or more dimensions decay, vectors and scalars do not."""
+    """Make AdamW with two groups: tensors of two or more dimensions decay, vectors and scalars do not.
+
+    Without decay there is one: a group costs a call of the kernel at each step.
+    """
     trained = [p for p in parameters.values() if p.requires_grad]
+    decaying = [p for p in trained if p.dim() >= 2 and settings.weight_decay]
     groups = [
-        {"params": [p for p in trained if p.dim() >= 2], "weight_decay": settings.weight_decay},
-        {"params": [p for p in trained if p.dim() < 2], "weight_decay": 0.0},
+        {"params": decaying, "weight_decay": settings.weight_decay},
+        {"params": [p for p in trained if p.dim() < 2 or not settings.weight_decay], "weight_decay": 0.0},
     ]
     return torch.optim.AdamW(
         [group for group in groups if group["params"]],
@@ -47,7 +52,10 @@ def build_optimizer(parameters: Mapping[str, nn.Parameter], settings: OptimizerS
 
 
 def optimizer_state(optimizer: torch.optim.Optimizer, parameters: Mapping[str, nn.Parameter]) -> dict[str, StateValue]:
-    """Give every moment and counter as `<parameter>.<entry>`, and `groups` with each group's numbers and parameters."""
+    """Give every moment and counter as `<parameter>.<entry>`, and `groups` with each group's numbers and parameters.
+
+    A group's `entries` names, by parameter, the tensors that belong to the state.
+    """
     names: dict[Tensor, str] = {parameter: name for name, parameter in parameters.items()}
     state: dict[str, StateValue] = {
         f"{names[parameter]}.{entry}": value
@@ -60,6 +68,7 @@ def optimizer_state(optimizer: torch.optim.Optimizer, parameters: Mapping[str, n
             {
                 **{key: list(v) if isinstance(v, tuple) else v for key, v in group.items() if key != "params"},
                 "parameters": [names[parameter] for parameter in group["params"]],
+                "entries": {names[p]: _tensors_of(optimizer, p) for p in group["params"] if p in optimizer.state},
             }
             for group in optimizer.param_groups
         ],
@@ -67,10 +76,16 @@ def optimizer_state(optimizer: torch.optim.Optimizer, parameters: Mapping[str, n
     return state
 
 
+def _tensors_of(optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> list[str]:
+    return sorted(entry for entry, value in optimizer.state[parameter].items() if isinstance(value, Tensor))
+
+
 def load_optimizer_state(
     optimizer: torch.optim.Optimizer, parameters: Mapping[str, nn.Parameter], state: State
 ) -> None:
-    """Copy `state` in. Errors: DamagedCheckpointError when groups or shapes differ from this optimizer's.
+    """Copy `state` in.
+
+    Errors: DamagedCheckpointError when groups or shapes differ from this optimizer's, or an entry that it names misses.
 
     Numbers of a group that the configuration sets (betas, decay, implementation) stay the configuration's; the
     learning rate is set by the schedule before each step.
@@ -82,27 +97,41 @@ def load_optimizer_state(
         )
     for group, saved in zip(optimizer.param_groups, groups, strict=True):
         group["lr"] = saved["lr"]
+        _check_entries(saved.get("entries", {}), state)  # an older version did not name them
     entries: dict[str, dict[str, Tensor]] = {}
     for name, value in state.items():
         if isinstance(value, Tensor):
             parameter_name, _, entry = name.rpartition(".")
             entries.setdefault(parameter_name, {})[entry] = value
+    # where no kernel counts on the device, a counter there would be waited for at every step
+    on_host = not any(group.get("fused") or group.get("capturable") for group in optimizer.param_groups)
     optimizer.state.clear()
     for name, own in entries.items():
         if name not in parameters:
             raise DamagedCheckpointError(f"entry 'optimizer.{name}' belongs to no parameter of this model")
         parameter = parameters[name]
         optimizer.state[parameter] = {
-            entry: _copied(value, parameter, f"{name}.{entry}") for entry, value in own.items()
+            entry: _copied(value, parameter, f"{name}.{entry}", on_host=on_host and entry == COUNTER)
+            for entry, value in own.items()
         }
 
 
-def _copied(value: Tensor, parameter: nn.Parameter, name: str) -> Tensor:
+def _check_entries(wanted: Mapping[str, Sequence[str]], state: State) -> None:
+    names = [f"{name}.{entry}" for name, entries in wanted.items() for entry in entries]
+    missing = [name for name in names if not isinstance(state.get(name), Tensor)]
+    if missing:
+        raise DamagedCheckpointError(
+            f"the checkpoint holds no entry 'optimizer.{missing[0]}', and misses {len(missing)} in all of the "
+            f"{len(names)} that its group names; it cannot be resumed from"
+        )
+
+
+def _copied(value: Tensor, parameter: nn.Parameter, name: str, *, on_host: bool) -> Tensor:
     if value.dim() and value.shape != parameter.shape:
         raise DamagedCheckpointError(
             f"entry 'optimizer.{name}' has shape {list(value.shape)}, the parameter's is {list(parameter.shape)}"
         )
-    return value.detach().to(parameter.device, copy=True)
+    return value.detach().to(torch.device("cpu") if on_host else parameter.device, copy=True)
 
 
 def applied_rate(

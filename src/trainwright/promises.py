@@ -4,12 +4,14 @@ The promises are those of `trainable.Trainable`. Each is tried so that a trainab
 gradients are cleared here, batches are handed over, weights are loaded.
 """
 
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, Final, Literal, TypeAlias
 
+import msgspec
 import torch
 from torch import Tensor, nn
 
@@ -26,6 +28,7 @@ from trainwright.candidates import (
 )
 from trainwright.equality import bit_differences, entries_of
 from trainwright.errors import MemoryExhaustedError, TrainwrightError
+from trainwright.illustrations import Illustration
 from trainwright.state import State, weights_in
 from trainwright.trainable import Trainable
 
@@ -264,6 +267,31 @@ def _validate_gives_what_is_declared(candidate: Candidate) -> None:
     _expect(given.metric == declared.name, f"validate gave {given.metric!r}, declared is {declared.name!r}")
     _expect(declared.direction is not None, f"{declared.name} has no direction; expected min or max")
     _expect(given.n > 0, f"validate gave n = {given.n}, expected a count above 0")
+    measures = {measure.name for measure in trainable.validation_measures}
+    _expect(
+        given.measures.keys() == measures,
+        f"validate gave the measures {sorted(given.measures)}, declared are {sorted(measures)}",
+    )
+
+
+def _illustrate_leaves_all_alone(candidate: Candidate) -> None:
+    trainable = after_updates(candidate)
+    before = _observed(trainable, candidate)
+    shown = Illustration(0, trainable.illustrate())
+    _expect_equal(before, _observed(trainable, candidate), "before and after illustrate")
+    try:
+        msgspec.json.decode(msgspec.json.encode(shown), type=Illustration)
+    except (TypeError, msgspec.MsgspecError) as error:
+        raise Broken(f"illustrate gave what is not read as it is written: {error}; expected panels") from error
+
+
+def _interface_is_json(candidate: Candidate) -> None:
+    given = candidate.built().interface
+    try:
+        read = json.loads(json.dumps(given))
+    except (TypeError, ValueError) as error:
+        raise Broken(f"interface gave what JSON cannot hold: {error}; expected lists and mappings") from error
+    _expect(read == given, f"interface gave {given!r} and is read as {read!r}, expected the same")
 
 
 def _metrics_are_those_declared(candidate: Candidate) -> None:
@@ -347,6 +375,8 @@ TRIES: Final[Mapping[str, tuple[str, Try]]] = {
     "validate_leaves": ("validate leaves weights, mode, random streams and data position", _validate_leaves_all_alone),
     "validate_repeats": ("validate gives the same value twice", _validate_repeats),
     "validation_metric": ("validate gives the metric that is declared", _validate_gives_what_is_declared),
+    "illustrate": ("illustrate leaves as much as validate, and its panels can be read", _illustrate_leaves_all_alone),
+    "interface": ("interface is read from JSON as it is", _interface_is_json),
     "collect_metrics": ("collect_metrics gives what metrics declares", _metrics_are_those_declared),
     "equal_seeds": ("equal seeds give equal weights and batches", _equal_seeds_give_equal),
     "other_seeds": ("another seed gives other weights or batches", _other_seeds_give_others),

@@ -3,8 +3,12 @@
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from trainwright.files import sync_directory
+import msgspec
+
+from trainwright.files import sync_directory, write_atomically
+from trainwright.illustrations import Illustration
 from trainwright.metrics import Audit, Event, StepMetrics, ValidationRow
+from trainwright.newruns import storing
 from trainwright.rowfiles import RowWriter
 from trainwright.rundir import Attempt
 from trainwright.timestamps import now
@@ -38,6 +42,7 @@ class Recorder:
 
     def __init__(self, attempt: Attempt, watcher: Watcher) -> None:
         self.attempt = attempt.number
+        self._illustration = attempt.illustration
         self._steps = RowWriter(attempt.steps)
         self._validations = RowWriter(attempt.validations)
         self._events = RowWriter(attempt.events)
@@ -59,6 +64,11 @@ class Recorder:
 
     def audit(self, row: Audit) -> None:
         self._audits.write(row.encode())
+
+    def illustration(self, illustration: Illustration) -> None:
+        """Write illustration.json whole, in the place of an earlier one. Errors: StoreError."""
+        with storing(self._illustration):
+            write_atomically(self._illustration, msgspec.json.encode(illustration) + b"\n")
 
     def event(self, kind: str, step: int | None = None, **detail: Any) -> str:
         """Put something that happened on record; give the time that it was given."""

@@ -13,6 +13,7 @@ import msgspec
 
 from trainwright.errors import InputError
 from trainwright.files import make_directory, sync_directory, write_atomically
+from trainwright.illustrations import Illustration
 from trainwright.jsonfile import read_json
 from trainwright.manifest import Checkpoint
 from trainwright.metrics import (
@@ -45,7 +46,7 @@ SEALED: Final = (  # the closed set of records that evidence is made from, as pa
         f"attempts/*/{name}"
         for name in ("start.json", "steps.jsonl", "validations.jsonl", "events.jsonl", "audits.jsonl")
     ),
-    *("attempts/*/devices.csv", "checks.jsonl"),
+    *("attempts/*/devices.csv", "attempts/*/illustration.json", "checks.jsonl"),
     *("checkpoints/*/manifest.json", "checkpoints/*/retired.json"),
     *("steps.jsonl", "validations.jsonl", "events.jsonl", "result.json"),
 )
@@ -67,6 +68,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
     absent: dict[str, str | None] = {}
     unit: str = "tokens"
     metrics: dict[str, str] = {}
+    measures: dict[str, str] = {}
     device: str = "cpu"
     pid: int = 0
     command: list[str] = []
@@ -118,6 +120,11 @@ class Attempt:
     @property
     def devices(self) -> Path:
         return self.directory / "devices.csv"
+
+    @property
+    def illustration(self) -> Path:
+        """What the trainable shows of itself, beside its numbers, at the attempt's best validation, if anything."""
+        return self.directory / "illustration.json"
 
     @property
     def row_files(self) -> tuple[Path, ...]:
@@ -302,6 +309,14 @@ class RunDirectory:
     def read_audits(self) -> list[Audit]:
         """Give the audits of the rows that count."""
         return self._counting(lambda one: read_audits(one.audits), lambda later, row: later.keeps_row(row.step))
+
+    def read_illustration(self) -> Illustration | None:
+        """Give the newest illustration that counts: no later attempt took its step again. Errors: InputError."""
+        for one, later in reversed(self._attempts()):
+            shown = read_json(one.illustration, Illustration) if one.illustration.exists() else None
+            if isinstance(shown, Illustration) and later.keeps_save(shown.step):
+                return shown
+        return None
 
     def _counting(
         self, read: Callable[[Attempt], Iterable[RowT]], keeps: Callable[["Later", RowT], bool]

@@ -11,7 +11,13 @@ from typing import Any
 import torch
 
 from trainwright import environment, failures, origins
-from trainwright.budget import LoopSettings, loop_settings, target_value
+from trainwright.budget import (
+    FIELDS_OF_A_ROW,
+    FIELDS_OF_A_VALIDATION,
+    LoopSettings,
+    loop_settings,
+    target_value,
+)
 from trainwright.checkpoints.checkpoints import Checkpoints
 from trainwright.checkpoints.open import open_store
 from trainwright.config import RunConfig
@@ -118,6 +124,8 @@ def execute(
     contract = contract_named_by(config)
     with _prepared(config.resolved(), config.device) as prepared:
         trainable = prepared.trainable
+        if contract:
+            _check_recorded(contract, trainable)
         origin = origins.of_parent(parent) if parent else None
         if origin:
             _check_budget(prepared, origin)
@@ -153,6 +161,21 @@ def resume(run: RunDirectory, *, device: str | None = None, watcher: Watcher | N
             )
         with _prepared(config, device or config.device) as prepared:
             return _attempt(run, prepared, _own_beginning(run, prepared.trainable), watcher or Silent())
+
+
+def _check_recorded(contract: Contract, trainable: Trainable) -> None:
+    """Errors: InputError for fields that the contract requires and no row of this trainable will hold."""
+    recorded = {
+        "steps": {*FIELDS_OF_A_ROW, *(metric.name for metric in trainable.metrics)},
+        "validations": {*FIELDS_OF_A_VALIDATION, *(metric.name for metric in trainable.validation_measures)},
+    }
+    required = [metric for metric in contract.entry.metrics if metric.required]
+    missing = [f"{m.name} (of {m.table})" for m in required if m.name not in recorded[m.table]]
+    if missing:
+        raise InputError(
+            f"{contract.id} {contract.version} requires what model type {trainable.model_type!r} does not record: "
+            f"{', '.join(missing)}; name another contract, or declare them in `metrics` and `validation_measures`"
+        )
 
 
 def _check_budget(prepared: Prepared, origin: Origin) -> None:

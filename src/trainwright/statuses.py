@@ -19,7 +19,7 @@ from trainwright.contract.judge import figures_told
 from trainwright.contract.links import link_problem
 from trainwright.contract.load import SUFFIX, file_of, parse_contract, read_contract, shipped_contracts
 from trainwright.contract.rules import Gate
-from trainwright.contract.schema import EvidenceEntry, gate_sha256
+from trainwright.contract.schema import Declared, EvidenceEntry, gate_sha256
 from trainwright.errors import InputError
 from trainwright.evidencefolders import content_problem
 from trainwright.rundir import EVIDENCE
@@ -61,13 +61,12 @@ class GateStatus:
 def statuses_of(file: Path) -> list[GateStatus]:
     """Compute the status of every gate of a contract, in its order. Errors: InputError when the file is none."""
     contract = parse_contract(*read_contract(file))
-    metrics = frozenset(metric.name for metric in contract.entry.metrics)
     newest_first = sorted(contract.entry.evidence, key=lambda entry: entry.date)[::-1]
     with connect() as connection:
         return [
             _status(
                 gate,
-                [*_unproven(connection, gate, metrics)],
+                [*_unproven(connection, gate, contract.entry.declared)],
                 [entry for entry in newest_first if entry.gate == gate.id],
                 contract.id,
                 file.parent,
@@ -76,9 +75,9 @@ def statuses_of(file: Path) -> list[GateStatus]:
         ]
 
 
-def _unproven(connection: Any, gate: Gate, metrics: frozenset[str]) -> Iterator[str]:
+def _unproven(connection: Any, gate: Gate, declared: Declared) -> Iterator[str]:
     """Tell what keeps the fixtures from proving the rule."""
-    for severity, _, text in problems_of_gate(connection, gate.entry.model_dump(exclude_unset=True), metrics):
+    for severity, _, text in problems_of_gate(connection, gate.entry.model_dump(exclude_unset=True), declared):
         if severity == "error":
             yield text
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from trainwright.errors import InputError
+from trainwright.illustrations import Panel
 from trainwright.optimizers import OptimizerSettings
 from trainwright.state import State
 
@@ -27,12 +28,43 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class Validation:
-    """One evaluation: the mean of `metric` over `n` items, and the standard error of that mean (None if unknown)."""
+    """One evaluation: the mean of `metric` over `n` items, and the standard error of that mean (None if unknown).
+
+    `measures`: what else it measured, by the names of `validation_measures`.
+    """
 
     metric: str
     value: float
     n: int
     standard_error: float | None
+    measures: Mapping[str, float | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class DataSize:
+    """What data come to that are held beside the tensors of a step, at their fullest: replay, rollout, series.
+
+    `saved_bytes`: what of them stands in a checkpoint.
+    """
+
+    held_bytes: int = 0
+    saved_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """How acting and learning alternate: `env_steps` are acted, then `micro_batches` learnt from.
+
+    No update accumulates over two rounds. `unlearnt`: rounds at the beginning of a run that are acted alone.
+    """
+
+    env_steps: int
+    micro_batches: int
+    unlearnt: int = 0
+
+    def updates(self, accumulate: int) -> int:
+        """Give the optimizer updates of one round; the last accumulates over what is left."""
+        return math.ceil(self.micro_batches / accumulate)
 
 
 class Trainable(Protocol):
@@ -74,6 +106,10 @@ class Trainable(Protocol):
         """Give the environment steps that count as one pass; None for what acts in no environment."""
 
     @property
+    def rounds(self) -> Rounds | None:
+        """Tell how acting and learning alternate; None where nothing is acted, or rounds are of no fixed length."""
+
+    @property
     def inexact(self) -> str | None:
         """Tell why a resume of it cannot be exact, as where an environment cannot be replayed; None where it can."""
 
@@ -86,8 +122,16 @@ class Trainable(Protocol):
         """Declare what `validate` measures; its direction is not None."""
 
     @property
+    def validation_measures(self) -> Sequence[Metric]:
+        """Declare the names of `Validation.measures`."""
+
+    @property
     def architecture(self) -> Mapping[str, Any]:
         """Give what determines the shape of the weights; stamped on checkpoints, compared by `--init`."""
+
+    @property
+    def interface(self) -> Mapping[str, Any]:
+        """Give what, beside architecture and weights, it takes to use the model, as JSON: spaces, names, categories."""
 
     @property
     def parameter_count(self) -> int: ...
@@ -144,6 +188,9 @@ class Trainable(Protocol):
 
     def validate(self) -> Validation:
         """Evaluate on held-out data; changes no weight, mode, random stream or training data position."""
+
+    def illustrate(self) -> Sequence[Panel]:
+        """Show what the numbers do not, right after the best validation so far; changes as little as `validate`."""
 
 
 class Source(Protocol):

@@ -94,10 +94,9 @@ def test_a_short_run_under_the_contract_has_evidence_for_every_gate_that_applies
     decided = {verdict.gate: verdict.result for verdict in result.verdicts if verdict.kind == "run"}
     assert set(decided.values()) <= {"pass", "not_applicable", "fail"}
     assert {gate for gate, found in decided.items() if found == "fail"} <= {"GATE-AGENT-004"}, "it may not have learnt"
-    assert {gate for gate, found in decided.items() if found == "not_applicable"} == {
-        "GATE-AGENT-003",
-        "GATE-AGENT-012",
-    }
+    without_target, of_longer_runs, of_dqn = {"003"}, {"012"}, {"018", "019", "020"}
+    not_applicable = {gate.rpartition("-")[2] for gate, found in decided.items() if found == "not_applicable"}
+    assert not_applicable == without_target | of_longer_runs | of_dqn
 
 
 def test_a_budget_of_environment_steps_ends_with_the_rollout_that_reaches_it(tmp_path: Path) -> None:
@@ -107,7 +106,7 @@ def test_a_budget_of_environment_steps_ends_with_the_rollout_that_reaches_it(tmp
     rows = result.run.read_steps()
     assert result.why == "budget of 200 environment steps reached"
     assert [rows[-1].extra["env_steps"], len(rows)] == [256.0, 32]
-    assert read_json(result.run.environment)["planned_steps"] == 25
+    assert read_json(result.run.environment)["planned_steps"] == 32
 
 
 def test_an_epoch_of_environment_steps_is_on_record_and_no_data_wrap_around(tmp_path: Path) -> None:
@@ -159,4 +158,4 @@ def test_a_model_without_episodes_is_not_evaluated(tmp_path: Path) -> None:
     runs.execute(RunConfig.parse(harness.config(train__steps=5)), runs_dir=tmp_path / "runs")
     completed = harness.command(tmp_path, "evaluate", "latest")
     assert completed.code == 2
-    assert "model type 'tests.toys:Toy' is not evaluated by episodes" in completed.err
+    assert "model type 'tests.toys:Toy' is neither agent nor forecaster" in completed.err

@@ -12,9 +12,14 @@ SHORT = {
     "lm_throughput.py": (["--rounds", "1", "--steps", "1"], "median ratio over 1 rounds"),
     "mamba2_throughput.py": (["--rounds", "1", "--steps", "1"], "median ratio over 1 rounds"),
     "loop_overhead.py": (["--rounds", "1", "--steps", "20"], "weights equal"),
+    "dqn_throughput.py": (["--rounds", "1", "--turns", "1"], "median ratio over 1 rounds"),
     "ppo_throughput.py": (["--rounds", "1", "--rollouts", "1"], "median ratio over 1 rounds"),
+    "tft_throughput.py": (["--rounds", "1", "--steps", "1", "--threads", "1"], "median ratio over 1 rounds"),
 }
-NEEDS = {"ppo_throughput.py": "stable_baselines3"}  # of the extra `bench`
+NEEDS = {  # of the extra `bench`
+    **dict.fromkeys(("dqn_throughput.py", "ppo_throughput.py"), "stable_baselines3"),
+    "tft_throughput.py": "pytorch_forecasting",
+}
 
 
 def test_every_benchmark_is_run() -> None:

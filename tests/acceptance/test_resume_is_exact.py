@@ -117,12 +117,6 @@ def test_a_language_model_killed_in_its_run_equals_the_uncut_one(compiled: bool,
     assert_equal_when_killed_twice(values, tmp_path)
 
 
-def test_a_mamba2_killed_in_its_run_equals_the_uncut_one(tmp_path: Path) -> None:
-    model = {"type": "mamba2", "layers": 2, "width": 32, "head_width": 16, "state_size": 8, "context": 20, "chunk": 8}
-    values = harness.language_model(harness.token_shards(tmp_path / "shards"), model=model, train__threads=2)
-    assert_equal_when_killed_twice(values, tmp_path)
-
-
 def assert_equal_when_killed_twice(values: dict[str, Any], folder: Path) -> None:
     """Kill the run after a row, and again inside the save of a validation, and hold its end against the uncut run."""
     whole = harness.start(harness.train, values, folder / "uncut")

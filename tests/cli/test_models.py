@@ -1,5 +1,6 @@
 import json
 import math
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from pydantic import BaseModel
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from trainwright import exports, yamlfile
@@ -17,7 +19,8 @@ from trainwright.config import RunConfig
 from trainwright.data.prepare import PrepareRequest, prepare
 from trainwright.errors import DataError, InputError
 from trainwright.models.build import check
-from trainwright.models.lm import DataOptions, LMOptions
+from trainwright.models.dqn_options import DQNDataOptions, DQNOptions
+from trainwright.models.lm import LM, DataOptions, LMOptions
 from trainwright.models.ppo_options import PPODataOptions, PPOOptions
 from trainwright.models.starting import known_names, starting_file
 from trainwright.rundir import RunDirectory, all_runs
@@ -83,12 +86,18 @@ def test_the_starting_file_of_lm_shows_every_key(tmp_path: Path) -> None:
     assert set(DataOptions.model_fields) == set(data["data"])
 
 
-def test_the_starting_file_of_ppo_shows_every_key_but_those_of_early_stopping(tmp_path: Path) -> None:
-    data = yamlfile.parse(starting_file("ppo"), "ppo.yaml").data
+@pytest.mark.parametrize(
+    ("name", "options", "data_options"),
+    [("ppo", PPOOptions, PPODataOptions), ("dqn", DQNOptions, DQNDataOptions)],
+)
+def test_the_starting_file_of_an_agent_shows_every_key_but_those_of_early_stopping(
+    name: str, options: type[BaseModel], data_options: type[BaseModel]
+) -> None:
+    data = yamlfile.parse(starting_file(name), f"{name}.yaml").data
     expected = {key for key in keys(RunConfig) if not key.startswith("early_stopping.")}
     assert expected - {"model", "data"} <= set(present(data))
-    assert set(PPOOptions.model_fields) == set(data["model"])
-    assert set(PPODataOptions.model_fields) == set(data["data"])
+    assert set(options.model_fields) == set(data["model"])
+    assert set(data_options.model_fields) == set(data["data"])
 
 
 def test_the_defaults_that_the_starting_file_of_lm_shows_are_those_of_the_schema() -> None:
@@ -120,7 +129,8 @@ def present(data: dict[str, Any], prefix: str = "") -> Iterator[str]:
 def test_init_prints_the_file_and_knows_its_names(command: Command, tmp_path: Path) -> None:
     assert command("init", "lm", cwd=tmp_path).stdout == starting_file("lm")
     refused = command("init", "ml", cwd=tmp_path, code=2)
-    assert refused.stderr == "error: there is no starting file 'ml'; did you mean 'lm'? known names: lm, mamba2, ppo\n"
+    told = f"did you mean 'lm'? known names: {', '.join(known_names())}"
+    assert refused.stderr == f"error: there is no starting file 'ml'; {told}\n"
     assert refused.stdout == ""
 
 
@@ -146,6 +156,20 @@ def test_plan_gives_one_json_document_with_a_proposal(command: Command, place: P
     assert found["fits"] is False
     assert found["proposal"]["batch_size"] * found["proposal"]["accumulate"] == 4
     assert found["proposal"]["memory"]["peak_bytes"] < peak
+
+
+def test_plan_of_an_agent_tells_its_environment_steps_and_measures_whole_rounds(
+    command: Command, tmp_path: Path
+) -> None:
+    text = starting_file("ppo").replace("environments: 8 ", "environments: 2 ")
+    (tmp_path / "run.yaml").write_text(text)
+    arguments = ("data.rollout_steps=32", "train.batch_size=32", "model.update_epochs=2", "train.env_steps=6400")
+    lines = command("plan", "run.yaml", *arguments, cwd=tmp_path).stdout.splitlines()
+    rows = {line[:12].strip(): line[13:] for line in lines if not line.startswith(" ")}
+    assert rows["data"].split()[:2] == ["2.5", "KiB"], "64 samples of 4 × 4 + 8 + 4 × 4 bytes"
+    assert rows["samples"].startswith("12,800 planned")
+    assert re.match(r"6,400 planned, [\d,]+ a second as measured, updates included", rows["env steps"])
+    assert "mean, acting included, of 8 measured on this machine's cpu after 4 of warm-up" in rows["time"]
 
 
 def test_plan_refuses_what_cannot_fit(command: Command, place: Path) -> None:
@@ -228,7 +252,21 @@ def test_an_export_replaces_an_earlier_one_and_nothing_else(
     assert [path.name for path in foreign.iterdir()] == ["config.json"]
 
 
+def test_a_language_model_is_exported_plainly_with_all_that_rebuilds_it(
+    command: Command, place: Path, run: RunDirectory, tmp_path: Path
+) -> None:
+    out = tmp_path / "plain"
+    command("export", run.id, "--format", "safetensors", "--out", str(out), cwd=place)
+    assert {"model.safetensors", "config.json", "tokenizer.json", "trainwright.json"} == {p.name for p in out.iterdir()}
+    told = json.loads((out / "config.json").read_bytes())
+    decoder = LM.rebuilt(told["architecture"])
+    named = {name.removeprefix("decoder."): tensor for name, tensor in load_file(out / "model.safetensors").items()}
+    decoder.load_state_dict(named)
+    tokens_bt = torch.arange(14)[None] % 14
+    assert torch.equal(decoder(tokens_bt), exports.load_decoder(run).decoder(tokens_bt))
+
+
 def test_an_unknown_format_is_refused(command: Command, place: Path, run: RunDirectory, tmp_path: Path) -> None:
     refused = command("export", run.id, "--format", "onnx", "--out", str(tmp_path / "x"), cwd=place, code=2)
-    assert "format 'onnx' is not one of: hf" in refused.stderr
+    assert "format 'onnx' is not one of: hf, safetensors" in refused.stderr
     assert not (tmp_path / "x").exists()

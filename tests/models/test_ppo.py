@@ -1,61 +1,30 @@
-"""PPO: its loss against the paper, its options, what is saved of it, and that validation leaves all alone."""
+"""PPO: its loss against the paper, its options, and what is normalised."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from tests.acceptance import harness
-from trainwright.candidates import Candidate, stored, update
+from tests.agents import PENDULUM, ppo
+from trainwright.candidates import stored, update
 from trainwright.config import RunConfig
-from trainwright.equality import bit_differences, entries_of
 from trainwright.errors import InputError
 from trainwright.models.build import build
-from trainwright.models.build import check as options_of
 from trainwright.models.ppo import PPO
 from trainwright.models.ppo_options import PPODataOptions
-from trainwright.models.starting import starting_file
-from trainwright.promises import check
 from trainwright.steps import gradients
 
 CPU = torch.device("cpu")
-EXAMPLE = Path(__file__).resolve().parent.parent.parent / "examples" / "cartpole-ppo"
-
-
-def values(**changes: Any) -> dict[str, Any]:
-    """Give a small agent of 2 environments × 16 steps, batches of 16."""
-    return harness.config(
-        **{
-            "name": "agent",
-            "model": {"type": "ppo", "hidden_dims": [16], "update_epochs": 3},
-            "data": {"environment": "CartPole-v1", "environments": 2, "rollout_steps": 16, "validation_episodes": 4},
-            "train__batch_size": 16,
-            "optimizer__weight_decay": 0.0,
-            **changes,
-        }
-    )
 
 
 def agent(**changes: Any) -> PPO:
-    built = build(RunConfig.parse(values(**changes)).resolved(), CPU)
+    built = build(RunConfig.parse(ppo(**changes)).resolved(), CPU)
     assert isinstance(built, PPO)
     return built
 
 
-def pendulum(**changes: Any) -> dict[str, Any]:
-    data = {"environment": "Pendulum-v1", "environments": 2, "rollout_steps": 16, "validation_episodes": 2}
-    normal = {"normalize_observations": True, "normalize_rewards": True}
-    return {"data": {**data, **normal}, **changes}
-
-
 # -- options ---------------------------------------------------------------------------------------------------------
-
-
-def test_hidden_dim_answers_with_the_right_name() -> None:
-    with pytest.raises(InputError, match=r"unknown key 'model.hidden_dim'; did you mean 'hidden_dims'\?"):
-        agent(model__hidden_dim=64)
 
 
 @pytest.mark.parametrize(
@@ -81,6 +50,10 @@ def test_hidden_dims_are_the_layers_of_actor_and_critic() -> None:
         **{f"policy.actor.{i}.weight": s for i, s in ((0, (8, 4)), (2, (24, 8)), (4, (2, 24)))},
         **{f"policy.critic.{i}.weight": s for i, s in ((0, (8, 4)), (2, (24, 8)), (4, (1, 24)))},
     }
+
+
+def test_data_options_have_defaults_but_for_the_environment() -> None:
+    assert PPODataOptions(environment="CartPole-v1").samples == 1024
 
 
 # -- the loss --------------------------------------------------------------------------------------------------------
@@ -155,7 +128,7 @@ def test_metrics_are_of_the_samples_of_all_micro_batches_of_a_step() -> None:
 
 
 def test_numbers_that_nothing_was_measured_of_yet_are_none() -> None:
-    made = agent(**pendulum())
+    made = agent(**PENDULUM)
     update(made)
     told = made.collect_metrics()
     assert told["episode_return"] is None
@@ -167,7 +140,7 @@ def test_numbers_that_nothing_was_measured_of_yet_are_none() -> None:
 
 
 def test_normalisation_changes_what_is_seen_from_the_second_rollout_on_and_its_state_is_saved() -> None:
-    made = agent(**pendulum())
+    made = agent(**PENDULUM)
     first = made.next_batch().seen
     assert first.abs().max() <= 8.0
     moments = made.policy.moments
@@ -183,83 +156,9 @@ def test_normalisation_changes_what_is_seen_from_the_second_rollout_on_and_its_s
 
 
 def test_rewards_are_scaled_by_the_deviation_of_discounted_returns() -> None:
-    made = agent(**pendulum())
+    made = agent(**PENDULUM)
     made.next_batch()
     deviation = made.return_moments
     assert deviation is not None
     rewards = np.stack([made.environments.step(np.zeros((2, 1))).rewards_n for _ in range(8)])
     assert deviation.scale().item() > np.abs(rewards).std()
-
-
-# -- what survives ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("changes", [{}, pendulum()], ids=["discrete", "continuous, normalised"])
-@pytest.mark.parametrize("updates", [1, 4, 6, 13])
-def test_the_next_50_batches_and_actions_after_a_load_are_equal(changes: dict[str, Any], updates: int) -> None:
-    made, other = agent(**changes), agent(**changes)
-    for _ in range(updates):
-        update(made)
-    saved = stored(made)
-    for _ in range(3):
-        update(other)
-    other.load_checkpoint(saved)
-    for _ in range(50):
-        ours, theirs = entries_of(made.next_batch()), entries_of(other.next_batch())
-        assert not list(bit_differences(ours, theirs))
-        for one in (made, other):
-            update(one)
-    assert made.source.rollouts > 8
-    assert not list(bit_differences(stored(made), stored(other)))
-
-
-def test_validation_leaves_the_training_environments_alone_and_depends_on_the_step() -> None:
-    made = agent()
-    for _ in range(3):
-        update(made)
-    before = stored(made)
-    first = made.validate()
-    assert not list(bit_differences(before, stored(made)))
-    assert made.validate() == first
-    assert first.n == 4
-    assert first.standard_error is not None
-    made.step += 1
-    assert made.validate() != first, "other episodes"
-
-
-def test_an_evaluation_plays_other_episodes_than_any_validation() -> None:
-    made = agent()
-    assert made.evaluate(4, made.setup.seed) != made.validate()
-    assert made.evaluate(4, 0) == made.evaluate(4, 0) != made.evaluate(4, 1)
-
-
-def test_the_state_before_the_first_rollout_can_be_loaded() -> None:
-    made, other = agent(), agent()
-    update(other)
-    other.load_checkpoint(stored(made))
-    assert not list(bit_differences(entries_of(made.next_batch()), entries_of(other.next_batch())))
-
-
-# -- promises --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [{}, pendulum(), {"train__batch_size": 32}],
-    ids=["discrete", "continuous, normalised", "one batch a rollout"],
-)
-def test_every_promise_is_kept(changes: dict[str, Any]) -> None:
-    found = check(Candidate(RunConfig.parse(values(**changes)), CPU))
-    seen = {promise.name: promise.seen for promise in found.promises if promise.result != "holds"}
-    assert seen == ({} if torch.cuda.is_available() else {"cuda": "no CUDA device"})
-
-
-def test_the_starting_file_is_the_setting_of_the_example(tmp_path: Path) -> None:
-    (tmp_path / "run.yaml").write_text(starting_file("ppo"))
-    ours, example = (RunConfig.load(folder / "run.yaml") for folder in (tmp_path, EXAMPLE))
-    assert options_of(ours)[1:] == options_of(example)[1:]
-    assert (ours.train, ours.optimizer, ours.schedule) == (example.train, example.optimizer, example.schedule)
-
-
-def test_data_options_have_defaults_but_for_the_environment() -> None:
-    assert PPODataOptions(environment="CartPole-v1").samples == 1024

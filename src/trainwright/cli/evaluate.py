@@ -1,29 +1,70 @@
-"""`evaluate`: how good the agent of a run is, by episodes that did not select its checkpoint."""
+"""`evaluate`: how good the model of a run is, on what did not select its checkpoint."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from trainwright.cli.options import RUNS_DIR, Json, Run, RunsDir
 from trainwright.cli.output import print_json
 
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from trainwright.evaluation import EpisodeEvaluation, ForecastEvaluation
+
+NOTHING: Final = "–"
+BANDS: Final = ("as_forecast", "by_validation")
+
 
 def evaluate(
     run: Run,
-    episodes: Annotated[int, typer.Option(help="how many are played")] = 100,
-    seed: Annotated[int, typer.Option(help="of the episodes; no seed gives those of a validation")] = 0,
+    episodes: Annotated[int | None, typer.Option(help="of an agent: how many are played; 100 if not given")] = None,
+    seed: Annotated[int | None, typer.Option(help="of the episodes; no seed gives those of a validation")] = None,
     checkpoint: Annotated[str, typer.Option(help="best (by validation) or last")] = "best",
     runs_dir: RunsDir = RUNS_DIR,
     json: Json = False,
 ) -> None:
-    """Play episodes with the agent of a run, and print the mean of their returns and its standard error."""
+    """Play episodes with an agent, or forecast the test rows beside simple forecasts of them, and print how well."""
     from trainwright import evaluation
     from trainwright.rundir import RunDirectory
 
     found = evaluation.evaluate(RunDirectory.find(run, runs_dir), episodes=episodes, seed=seed, choice=checkpoint)
     if json:
         print_json(found.to_dict())
-    else:
-        error = f" ± {found.standard_error:.2f}" if found.standard_error is not None else ""
-        print(f"{found.metric} {found.value:.2f}{error} over {found.episodes} episodes of seed {found.seed}")
-        print(f"checkpoint {found.checkpoint} of {found.run}")
+        return
+    if isinstance(found, evaluation.EpisodeEvaluation):
+        _print_episodes(found)
+    elif isinstance(found, evaluation.ForecastEvaluation):
+        _print_forecasts(found)
+    print(f"checkpoint {found.checkpoint} of {found.run}")
+
+
+def _print_episodes(found: "EpisodeEvaluation") -> None:
+    error = f" ± {found.standard_error:.2f}" if found.standard_error is not None else ""
+    print(f"{found.metric} {found.value:.2f}{error} over {found.episodes} episodes of seed {found.seed}")
+
+
+def _print_forecasts(found: "ForecastEvaluation") -> None:
+    from trainwright.cli.output import console, grid
+
+    error = f" ± {found.standard_error:.4f}" if found.standard_error is not None else ""
+    print(f"{found.metric} {found.value:.4f}{error} over {found.windows} windows of the test rows, in deviations")
+    console().print(_table(found))
+    bands = grid("band", "holds>", "width>")
+    bands.add_row("promised", f"{found.band.nominal:.1%}", "")
+    for name in BANDS:
+        held = getattr(found.band, name)
+        numbers = (NOTHING, NOTHING) if held is None else (f"{held.coverage:.1%}", f"{held.width:.4f}")
+        bands.add_row(name.replace("_", " "), *numbers)
+    console().print(bands)
+
+
+def _table(found: "ForecastEvaluation") -> "Table":
+    from trainwright.cli.output import grid
+
+    table = grid("forecast", "mae>", "±>", "mse>", "quantile loss>", "crossings>", "ridge>")
+    for name, one in found.forecasts.items():
+        numbers = (one.mae, one.standard_error, one.mse, one.quantile_loss, one.crossings)
+        ridge = NOTHING if one.ridge is None else f"{one.ridge:g}"
+        table.add_row(name, *(NOTHING if number is None else f"{number:.4f}" for number in numbers), ridge)
+    return table

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from trainwright.planning import Plan
 
 Choice = Annotated[str, typer.Option(help="the checkpoint: best (by validation) or last")]
-PARTS = ("weights", "gradients", "optimizer_state", "activations")
+PARTS = ("weights", "gradients", "optimizer_state", "activations", "data")
 
 
 def init(name: Annotated[str, typer.Argument(metavar="NAME", help="a built-in model, as lm")]) -> None:
@@ -75,7 +75,10 @@ def sample(
 def export(
     run: Run,
     out: Annotated[Path, typer.Option(help="folder to write: new, empty, or an earlier export")],
-    kind: Annotated[str, typer.Option("--format", help="hf: a folder that AutoModelForCausalLM loads")] = "hf",
+    kind: Annotated[
+        str | None,
+        typer.Option("--format", help="hf: a folder for AutoModelForCausalLM; safetensors: of any model"),
+    ] = None,
     checkpoint: Choice = "best",
     runs_dir: RunsDir = RUNS_DIR,
 ) -> None:
@@ -91,9 +94,10 @@ def _lines(plan: "Plan") -> list[tuple[str, str]]:
         ("parameters", f"{plan.memory.parameters:,}"),
         ("batch", f"micro-batch {plan.batch_size} × accumulate {plan.accumulate}"),
         *_memory_lines(plan.memory),
-        ("", f"tensors alone, planned for {plan.traced_on}; process, libraries and allocator come on top"),
+        ("", f"tensors and held data, planned for {plan.traced_on}; process, libraries and allocator come on top"),
         ("disk", _disk(plan)),
         (plan.items.unit, _items(plan)),
+        *_env_lines(plan),
         ("time", _time(plan)),
         *_fit_lines(plan),
     ]
@@ -123,13 +127,23 @@ def _items(plan: "Plan") -> str:
     return f"{planned}, {held}" + ("" if items.passes is None else f": {items.passes:.2f} passes")
 
 
+def _env_lines(plan: "Plan") -> list[tuple[str, str]]:
+    found = plan.env_steps
+    if found is None:
+        return []
+    planned = "not known before the end" if found.planned is None else f"{found.planned:,} planned"
+    rate = "" if found.per_second is None else f", {found.per_second:,.0f} a second as measured, updates included"
+    return [("env steps", f"{planned}{rate}")]
+
+
 def _time(plan: "Plan") -> str:
     time = plan.time
     if time is None:
         return f"not measured: {plan.time_absent}"
     after = f" after {time.warm_up_steps} of warm-up" if time.warm_up_steps else ""
     where = f"measured on this machine's {time.device}{after}"
-    text = f"{time.median_ms:.1f} ms a step, median of {time.measured_steps} {where}"
+    typical, kind = (time.mean_ms, "mean, acting included,") if plan.env_steps else (time.median_ms, "median")
+    text = f"{typical:.1f} ms a step, {kind} of {time.measured_steps} {where}"
     if time.estimated_seconds is None:
         return text
     return f"{text}; {plan.steps:,} steps: about {time.estimated_seconds:,.0f} s of training, estimated from them"

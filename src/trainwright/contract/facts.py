@@ -4,10 +4,11 @@ steps          one row a step: the required fields, what the trainable declared,
                no utilisation, as the attempt that wrote the row tells it in start.json or, when its sensor failed on
                the way, in its event sensor_lost; NULL with a sensor). A recorded number that was not finite is NaN or
                infinite here
-validations    one row a validation, as recorded, and ordinal (from 0), previous and best_before (the finite value
-               before, the lowest finite value before; NULL where there is none), has_manifest (of its checkpoint),
-               steps_since and train_loss_min (rows of steps since the validation before, and the lowest finite loss
-               among them), patience_reference (the value that patience was held against: where it was last 0)
+validations    one row a validation, as recorded, what else the trainable measured among it, and ordinal (from 0),
+               previous and best_before (the finite value before, the lowest finite value before; NULL where there is
+               none), has_manifest (of its checkpoint), steps_since and train_loss_min (rows of steps since the
+               validation before, and the lowest finite loss among them), patience_reference (the value that patience
+               was held against: where it was last 0)
 events         time, kind, step, attempt; outcome, first_loss and last_loss of the events that tell them
 environment    one row: environment.json, nested keys joined by `_`, and first_step, steps_done (as checkpoints,
                validations and the end tell it), data_sha256, tokens_per_epoch, epoch_offset_tokens. device is that of
@@ -16,7 +17,8 @@ config         one row: run.yaml, nested keys joined by `_`, and mode, mode_give
                target_given, first_validation_cap, and <name>_explicit of the four that a mode sets; from_scratch (no
                mode finetune, and without the weights of another run); several_batches (a pass has more than one, or no
                end); data_exhaustion is NULL where run.yaml does not give it
-baselines      one row: reference values computed from the data (uniform_entropy, unigram_entropy)
+baselines      one row: reference values computed from the data (uniform_entropy, unigram_entropy; of series
+               naive_mae, seasonal_naive_mae, seasonal_naive_quantile_loss, season)
 checkpoints    one row a manifest: name, step
 audits         one row an audited step: see `audit_facts`
 devices        one row a process on the GPU and sample of it: see `device_facts`
@@ -41,7 +43,7 @@ from trainwright.contract.readings import Facts
 from trainwright.contract.validation_facts import columns_over_steps, in_order
 from trainwright.jsonfile import read_json
 from trainwright.manifest import MANIFEST, saved_in
-from trainwright.metrics import Event, ValidationRow, read_checks, without_siblings
+from trainwright.metrics import VALIDATION_FIELDS, Event, ValidationRow, read_checks, without_siblings
 from trainwright.rundir import RunDirectory, Start
 
 UTILISATION: Final = "gpu_util_pct"
@@ -145,10 +147,12 @@ def _device(rows: pa.Table, starts: Sequence[Start]) -> dict[str, str | None]:
 
 
 def _validations(rows: Sequence[ValidationRow], manifests: frozenset[str], steps: pa.Table) -> pa.Table:
-    columns = {name: [getattr(row, name) for row in rows] for name in ValidationRow.__struct_fields__}
+    columns = {name: [getattr(row, name) for row in rows] for name in VALIDATION_FIELDS}
+    measures = {name: [row.measures.get(name) for row in rows] for name in {n: 0 for row in rows for n in row.measures}}
     return pa.table(
         {
             **{name: pa.array(values) for name, values in columns.items()},
+            **{name: pa.array(values, pa.float64()) for name, values in measures.items()},
             **in_order([row.value for row in rows]),
             "has_manifest": pa.array([row.checkpoint in manifests for row in rows], pa.bool_()),
             **columns_over_steps(rows, steps),

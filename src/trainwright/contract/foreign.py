@@ -176,7 +176,9 @@ def facts_of_log(log: Log, contract: Contract, given: Mapping[str, str]) -> Fact
     Errors: InputError for a mapping that names no column of the contract or of the log, a value of a wrong kind, and a
     log without any column that the contract knows.
     """
-    known = list(dict.fromkeys((*OF_STEPS, *(metric.name for metric in contract.entry.metrics))))
+    known = list(
+        dict.fromkeys((*OF_STEPS, *(metric.name for metric in contract.entry.metrics if metric.table == "steps")))
+    )
     _check_mappings(log, known, given)
     sources = _sources(log, known, given)
     steps = [name for name in sources if name != VALUE]

@@ -29,7 +29,7 @@ TOLERANCE: Final = 1e-6  # a bound this small allows for rounding; nothing lies 
 DRAWS: Final = 500
 
 
-def problems_of_gate(connection: Any, gate: Mapping[str, Any], metrics: frozenset[str]) -> Iterator[Found]:
+def problems_of_gate(connection: Any, gate: Mapping[str, Any], declared: schema.Declared) -> Iterator[Found]:
     """Give what is wrong in the meaning of one gate, as far as its shape lets it be read."""
     claim = gate.get("claim")
     if isinstance(claim, str) and len(claim) > LONGEST_CLAIM:
@@ -38,11 +38,11 @@ def problems_of_gate(connection: Any, gate: Mapping[str, Any], metrics: frozense
     if entry is None:
         return
     parser = Parser(connection)
-    refused = [*_refusals(parser, entry, metrics)]
+    refused = [*_refusals(parser, entry, declared)]
     yield from (("error", error.key, str(error)) for error in refused)
     whole = _entry(gate, (*RULE, "applies", "nulls", "fixtures"))
     if not refused:
-        yield from _judged(connection, accept_gate(parser, whole or entry, metrics), fixtures=whole is not None)
+        yield from _judged(connection, accept_gate(parser, whole or entry, declared), fixtures=whole is not None)
 
 
 def _entry(gate: Mapping[str, Any], keys: Collection[str]) -> schema.Gate | None:
@@ -54,12 +54,12 @@ def _entry(gate: Mapping[str, Any], keys: Collection[str]) -> schema.Gate | None
         return None
 
 
-def _refusals(parser: Parser, entry: schema.Gate, metrics: frozenset[str]) -> Iterator[KeyedError]:
+def _refusals(parser: Parser, entry: schema.Gate, declared: schema.Declared) -> Iterator[KeyedError]:
     """Give every refusal of a gate: what is refused is put right, so that the next one is met."""
     met: set[str] = set()
     while True:
         try:
-            accept_gate(parser, entry, metrics)
+            accept_gate(parser, entry, declared)
         except KeyedError as error:
             if error.key in met:
                 return

@@ -69,13 +69,12 @@ def parse_contract(text: str, name: str) -> Contract:
 
 
 def _accepted(entry: ContractFile, document: Document) -> tuple[Gate, ...]:
-    metrics = frozenset(metric.name for metric in entry.metrics)
     gates, problems = [], []
     with connect() as connection:
         parser = Parser(connection)
         for index, gate in enumerate(entry.gates):
             try:
-                gates.append(accept_gate(parser, gate, metrics))
+                gates.append(accept_gate(parser, gate, entry.declared))
             except KeyedError as error:
                 where = document.where(("gates", index, *error.key.split(".")))
                 problems.append(f"{where}: {gate.id}: {error}")

@@ -9,16 +9,13 @@ from typing import Final
 from trainwright.contract import holds, schema
 from trainwright.contract.expressions import Expression, Parser
 from trainwright.errors import InputError
+from trainwright.metrics import COMPUTED_OF_VALIDATIONS, VALIDATION_FIELDS
 
 OPEN: Final[frozenset[str]] = frozenset()  # columns that the environment or a command decides
 
 TABLES: Final[Mapping[str, frozenset[str]]] = {
-    "steps": frozenset({"step", "tokens", "samples", "gpu_util_absent"}),  # and the contract's own metrics
-    "validations": frozenset(
-        {"ordinal", "step", "epoch", "metric", "value", "n", "standard_error", "best", "is_best", "patience"}
-        | {"train_loss_mean", "tokens_seen", "grad_norm_max", "optimizer_state_sha256", "wall_seconds", "checkpoint"}
-        | {"previous", "best_before", "has_manifest", "steps_since", "train_loss_min", "patience_reference"}
-    ),
+    "steps": frozenset({"step", "tokens", "samples", "gpu_util_absent"}),  # and, as of validations, the contract's own
+    "validations": frozenset({*VALIDATION_FIELDS, *COMPUTED_OF_VALIDATIONS}),
     "events": frozenset({"time", "kind", "step", "attempt", "outcome", "first_loss", "last_loss"}),
     "devices": frozenset(
         {"time", "uuid", "index", "pid", "process", "used_mib", "utilisation_pct", "power_w", "temperature_c"}
@@ -31,6 +28,7 @@ TABLES: Final[Mapping[str, frozenset[str]]] = {
     "checks": OPEN,
     "baselines": OPEN,
 }
+DECLARABLE: Final = ("steps", "validations")
 ROWS: Final = re.compile(r"\s*([a-z_]+)(?:\s+where\s+(.+))?", re.IGNORECASE | re.DOTALL)
 
 
@@ -88,11 +86,11 @@ class Contract:
         return self.entry.version
 
 
-def accept_gate(parser: Parser, entry: schema.Gate, metrics: frozenset[str]) -> Gate:
+def accept_gate(parser: Parser, entry: schema.Gate, declared: schema.Declared) -> Gate:
     """Check a gate's expressions, tables and columns. Errors: InputError that begins with the gate's key."""
     with _told_at("rows"):
-        rows = _rows(parser, entry.rows, metrics)
-    figures = tuple(_figure(parser, name, figure, rows, metrics) for name, figure in entry.figures.items())
+        rows = _rows(parser, entry.rows, declared)
+    figures = tuple(_figure(parser, name, figure, rows, declared) for name, figure in entry.figures.items())
     if all(figure.rows != rows for figure in figures):
         raise KeyedError("rows", f"no figure is computed over {rows.text!r}; each gate has one that is")
     with _told_at("holds"):
@@ -100,14 +98,14 @@ def accept_gate(parser: Parser, entry: schema.Gate, metrics: frozenset[str]) -> 
     return Gate(entry, rows, figures, decision)
 
 
-def _figure(parser: Parser, name: str, entry: str | schema.OwnRows, rows: Rows, metrics: frozenset[str]) -> Figure:
+def _figure(parser: Parser, name: str, entry: str | schema.OwnRows, rows: Rows, declared: schema.Declared) -> Figure:
     with _told_at(f"figures.{name}"):
         if isinstance(entry, schema.OwnRows):
-            rows, entry = _rows(parser, entry.rows, metrics), entry.value
+            rows, entry = _rows(parser, entry.rows, declared), entry.value
         value = parser.figure(entry)
         if not value.columns and "count(*)" not in value.sql:
             raise InputError(f"{entry!r} is a constant; a figure is computed from rows, as in max(wall_ms) or count(*)")
-        _check_columns(rows.table, value, metrics)
+        _check_columns(rows.table, value, declared)
     return Figure(name, rows, value)
 
 
@@ -127,7 +125,7 @@ class KeyedError(InputError):
         self.key = key
 
 
-def _rows(parser: Parser, text: str, metrics: frozenset[str]) -> Rows:
+def _rows(parser: Parser, text: str, declared: schema.Declared) -> Rows:
     match = ROWS.fullmatch(text)
     if not match:
         raise InputError(f"{text!r}: expected <table> or <table> where <condition>, as in steps where step >= 20")
@@ -136,13 +134,13 @@ def _rows(parser: Parser, text: str, metrics: frozenset[str]) -> Rows:
         raise InputError(f"unknown table {table!r}; tables: {', '.join(TABLES)}")
     accepted = parser.condition(condition) if condition else None
     if accepted:
-        _check_columns(table, accepted, metrics)
+        _check_columns(table, accepted, declared)
     return Rows(" ".join(text.split()), table, accepted)
 
 
-def _check_columns(table: str, expression: Expression, metrics: frozenset[str]) -> None:
-    known = TABLES[table] | (metrics if table == "steps" else OPEN)
+def _check_columns(table: str, expression: Expression, declared: schema.Declared) -> None:
+    known = TABLES[table] | declared.get(table, OPEN)
     unknown = sorted(expression.columns - known) if known else []
     if unknown:
-        advice = "; a metric of the trainable is declared under metrics" if table == "steps" else ""
+        advice = "; a metric of the trainable is declared under metrics" if table in DECLARABLE else ""
         raise InputError(f"unknown column {unknown[0]!r} of table {table}; known: {', '.join(sorted(known))}{advice}")

@@ -3,7 +3,7 @@
 import datetime as dt
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Literal, Self, TypeAlias, TypeVar
 
 from pydantic import (
@@ -53,6 +53,7 @@ def _not_empty(items: tuple[ItemT, ...]) -> tuple[ItemT, ...]:
 
 Some: TypeAlias = Annotated[tuple[ItemT, ...], AfterValidator(_not_empty)]
 Facts: TypeAlias = dict[Word, dict[Word, Cell | list[Cell]]]
+Declared: TypeAlias = Mapping[str, frozenset[str]]  # table → the columns that a contract declares of it
 Version: TypeAlias = Annotated[str, AfterValidator(_semantic)]
 
 
@@ -73,13 +74,14 @@ class Change(Entry):
 
 
 class Metric(Entry):
-    """A field of a step's row. `since` is the contract's version that introduced it."""
+    """A field of a row of `table`. `since` is the contract's version that introduced it."""
 
     name: Word
     unit: Text
     meaning: Text
     since: Version
     required: bool = True
+    table: Literal["steps", "validations"] = "steps"
 
 
 class OwnRows(Entry):
@@ -161,6 +163,10 @@ class ContractShape(Entry):
     gates: Some[Gate]
     evidence: tuple[EvidenceEntry, ...] = ()
 
+    @property
+    def declared(self) -> Declared:
+        return declared((metric.table, metric.name) for metric in self.metrics)
+
 
 class ContractFile(ContractShape):
     """A contract file: what a run must record (`metrics`) and what must hold (`gates`)."""
@@ -173,6 +179,14 @@ class ContractFile(ContractShape):
         for _, text in disagreements(self.version, versions, since, names):
             raise ValueError(text)
         return self
+
+
+def declared(metrics: Iterable[tuple[str, str]]) -> Declared:
+    """Give the names of each table, of (table, name)."""
+    names: dict[str, set[str]] = {}
+    for table, name in metrics:
+        names.setdefault(table, set()).add(name)
+    return {table: frozenset(found) for table, found in names.items()}
 
 
 def disagreements(

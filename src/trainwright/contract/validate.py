@@ -66,10 +66,11 @@ def _problems_within(document: Document) -> Iterator[Problem]:
     yield from _typed_statuses(document)
     yield from _shape(_untyped(document))
     yield from _disagreements(document)
-    metrics = frozenset(_texts(document, "metrics", "name"))
+    metrics = _entries(document, "metrics")
+    declared = schema.declared((str(metric.get("table", "steps")), str(metric.get("name", ""))) for metric in metrics)
     with connect() as connection:
         for index, gate in enumerate(_entries(document, "gates")):
-            for severity, key, what in problems_of_gate(connection, gate, metrics):
+            for severity, key, what in problems_of_gate(connection, gate, declared):
                 yield _at(document, severity, ("gates", index, *_keys(key)), what)
     yield from _stale_names(document)
 

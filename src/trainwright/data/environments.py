@@ -54,6 +54,13 @@ class Actions:
             return actions.astype(np.int64) + self.start
         return np.clip(actions, self.low_a, self.high_a).astype(np.float32)
 
+    def told(self) -> dict[str, Any]:
+        """Give it as JSON; a bound that is infinite is None."""
+        bounds = {"low": self.low_a, "high": self.high_a}
+        ends = {name: [float(end) if np.isfinite(end) else None for end in ends] for name, ends in bounds.items()}
+        own = {"start": self.start} if self.discrete else {"shape": list(self.shape), **ends}
+        return {"discrete": self.discrete, "count": self.count, **own}
+
     def shaped(self, action: Any) -> Any:
         """Give one action that was `taken` in the environment's own shape."""
         return action if self.discrete else action.reshape(self.shape)

@@ -6,11 +6,11 @@ Shapes in names: n environments, f features of an observation.
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
-import torch
 from pydantic import BaseModel, ConfigDict, Field
 
-from trainwright import rng
 from trainwright.data.environments import Array, Environments, Kind, Purpose, episode_seed, play
+from trainwright.illustrations import Panel
+from trainwright.models.episodes import Act, episode_panel
 from trainwright.torch_trainable import TorchTrainable
 from trainwright.trainable import Metric, Setup, Validation, summarize
 
@@ -66,6 +66,15 @@ class Agent(TorchTrainable):
             "discrete": actions.discrete,
         }
 
+    @property
+    def interface(self) -> Mapping[str, Any]:
+        """Give the environment, and how a score becomes an action there: counted from `start`, or cut to the bounds."""
+        return {
+            "environment": self.data.environment,
+            "environment_options": dict(self.data.environment_options),
+            "actions": self.environments.spaces.actions.told(),
+        }
+
     def validate(self) -> Validation:
         """Play `data.validation_episodes` episodes whose seeds depend on the run's seed and the step alone."""
         return self.summary(self.returns(self.data.validation_episodes, self.setup.seed, "validation", self.step))
@@ -76,14 +85,15 @@ class Agent(TorchTrainable):
 
     def returns(self, episodes: int, seed: int, purpose: Purpose, number: int) -> Sequence[float]:
         """Give the return of each episode under `best_actions`; changes no weight, mode, stream or environment."""
-        was_training = self.training
         seeds = [episode_seed(seed, purpose, number, episode) for episode in range(episodes)]
-        with rng.preserved(self.device), torch.no_grad():
-            self.eval()
-            try:
-                return play(self.data.kind, seeds, self.best_actions)
-            finally:
-                self.train(was_training)
+        with self.undisturbed():
+            return play(self.data.kind, seeds, self.best_actions)
+
+    def episode_panels(self, expect: Act, discount: float) -> Sequence[Panel]:
+        """Show one episode by a seed that no validation has, with what `expect` says of its observations."""
+        seed = episode_seed(self.setup.seed, "evaluation", self.step, 0)
+        with self.undisturbed():
+            return [episode_panel(self.data.kind, seed, self.best_actions, expect, discount)]
 
     @staticmethod
     def summary(returns: Sequence[float]) -> Validation:

@@ -21,8 +21,10 @@ def check(config: RunConfig) -> tuple[Buildable, Any, Any]:
 
 def _options(schema: type[Any] | None, config: RunConfig, section: str) -> Any:
     values = config.to_dict()[section]
+    if section == "model" and "type" not in getattr(schema, "model_fields", ()):
+        values.pop("type")  # it has done its work; a user's own options need not have it
     if schema is None:
-        return {key: value for key, value in values.items() if (section, key) != ("model", "type")}
+        return values
     place = config.document.at(section)
     return yamlfile.validate(schema, Document(place.name, values, place.lines, place.overrides), under=section)
 

@@ -6,7 +6,7 @@ Shapes in names: b rows, f features, a actions or parts of one.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, Final, Literal, NamedTuple, TypeAlias, final
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast, final
 
 import numpy as np
 import torch
@@ -171,3 +171,51 @@ class ActorCritic(nn.Module):
         """Give the function that draws actions from scores and noise, with the deviation of this moment."""
         log_std: Any = None if self.log_std is None else self.log_std.detach().cpu().numpy()
         return lambda scores_na, noise_na: self.kind.draw(scores_na, noise_na, log_std)
+
+
+@final
+class QNetwork(nn.Module):
+    """The value of each action: a perceptron over observations.
+
+    `dueling`: its last hidden layer is one of advantages and one of the state's value (Wang et al. 2016, equation 9).
+    """
+
+    def __init__(
+        self, features: int, actions: int, hidden: Sequence[int], *, activation: Activation, dueling: bool
+    ) -> None:
+        super().__init__()
+        apart = hidden[-1:] if dueling else hidden
+        shared = [features, *hidden[: len(hidden) - len(apart)]]
+        self.shared = _layers(shared, activation) if len(shared) > 1 else None
+        self.bend = ACTIVATIONS[activation]() if self.shared else nn.Identity()
+        self.advantages = _layers([shared[-1], *apart, actions], activation)
+        self.value = _layers([shared[-1], *apart, 1], activation) if dueling else None
+
+    def forward(self, seen_bf: Tensor) -> Tensor:
+        """Give Q of observations (b, f), shape (b, a)."""
+        if self.value is None:
+            return _through(self.advantages, seen_bf)
+        hidden = seen_bf if self.shared is None else self.bend(self.shared(seen_bf))
+        advantages_ba = self.advantages(hidden)
+        return cast("Tensor", self.value(hidden) + advantages_ba - advantages_ba.mean(1, keepdim=True))
+
+
+def _through(layers: nn.Sequential, rows_bf: Tensor) -> Tensor:
+    """Give layers(rows_bf) without what a call of a module costs; of small layers that is the larger part."""
+    for layer in layers:
+        if isinstance(layer, nn.Linear):
+            rows_bf = F.linear(rows_bf, layer.weight, layer.bias)
+        else:
+            rows_bf = layer.forward(rows_bf)
+    return rows_bf
+
+
+def _layers(sizes: Sequence[int], activation: Activation) -> nn.Sequential:
+    """Make layers of these sizes, weights and biases drawn as torch does.
+
+    Of a few numbers that are seen, as a position and a small speed, biases of 0 would tell too little apart.
+    """
+    layers: list[nn.Module] = []
+    for width, following in pairwise(sizes):
+        layers += [nn.Linear(width, following), ACTIVATIONS[activation]()]
+    return nn.Sequential(*layers[:-1])

@@ -14,13 +14,14 @@ from torch import Tensor
 
 from trainwright.data.environments import Array, Stepped
 from trainwright.errors import InputError, about
+from trainwright.illustrations import Panel
 from trainwright.models.agents import Agent
 from trainwright.models.networks import ActorCritic, Moments
 from trainwright.models.ppo_options import PPODataOptions, PPOOptions
 from trainwright.models.rollouts import Rollout, RolloutSource, Samples, explained_variance, generalized_advantages
 from trainwright.state import State, require_tensor
 from trainwright.torch_trainable import to_device
-from trainwright.trainable import Metric, Setup
+from trainwright.trainable import DataSize, Metric, Rounds, Setup
 
 ROLLOUTS_PER_EPOCH: Final = 10
 ADVANTAGE_EPS: Final = 1e-8
@@ -76,12 +77,24 @@ class PPO(Agent):
         return {**super().architecture, **options, "normalize_observations": self.acting.normalize_observations}
 
     @property
+    def data_size(self) -> DataSize:
+        """Give the bytes of a rollout: what was seen and done, and four numbers of each sample."""
+        space = self.environments.spaces
+        action_bytes = 8 if space.actions.discrete else 4 * space.actions.count
+        size_bytes = self.acting.samples * (4 * space.features + action_bytes + 4 * 4)
+        return DataSize(size_bytes, size_bytes)
+
+    @property
     def env_steps_learnt(self) -> int:
         return self.source.env_steps_learnt
 
     @property
     def env_steps_per_epoch(self) -> int:
         return self.source.env_steps_per_epoch
+
+    @property
+    def rounds(self) -> Rounds | None:
+        return self.source.alternation
 
     @property
     def metrics(self) -> Sequence[Metric]:
@@ -160,6 +173,17 @@ class PPO(Agent):
 
     def best_actions(self, observations_nf: Array) -> Array:
         return self.policy.kind.best(self.policy.scores(observations_nf, self.device))
+
+    def illustrate(self) -> Sequence[Panel]:
+        """Show one episode: the critic's values beside the returns that followed."""
+        return self.episode_panels(self._values, self.ppo.discount)
+
+    def _values(self, observations_nf: Array) -> Array:
+        """Give the critic's values of raw observations in the environment's own rewards."""
+        values_b = self.policy.critic(self.policy.seen(self._flat(observations_nf[None]))).squeeze(-1)
+        scale = 1.0 if self.return_moments is None else self.return_moments.scale().item()
+        values: Array = values_b.float().cpu().numpy() * scale
+        return values
 
     # -- learning ----------------------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from trainwright.data.environments import Array, Environments
 from trainwright.errors import DamagedCheckpointError
 from trainwright.state import State, StateValue, require, require_tensor, under_prefix, with_prefix
-from trainwright.trainable import Unit
+from trainwright.trainable import Rounds, Unit
 
 RECENT_EPISODES: Final = 100
 ORDER: Final = 2  # what a stream of random numbers is for; acting has one for its noise
@@ -131,6 +131,10 @@ class RolloutSource:
     @property
     def micro_batches_per_epoch(self) -> int | None:
         return None if self._ends_early else self._rollouts_per_epoch * self._batches
+
+    @property
+    def alternation(self) -> Rounds | None:
+        return None if self._ends_early else Rounds(self.samples, self._batches)
 
     @property
     def micro_batches_left(self) -> int:

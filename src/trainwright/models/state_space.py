@@ -1,4 +1,4 @@
-"""The decoder of Mamba-2 (Dao and Gu 2024): the net alone.
+"""The blocks of Mamba-2 (Dao and Gu 2024), and the decoder made of them: the nets alone.
 
 Shapes in names: b sequences, t positions, d width, i inner width (heads × width of a head), h heads, p width of a
 head, g groups, n size of the state, x channels of the convolution (i + 2·g·n), k its width, v vocabulary.
@@ -7,7 +7,7 @@ Names of modules are those of Hugging Face's Mamba2, so that weights map one to 
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 import torch
@@ -27,23 +27,20 @@ DT_LEAST: Final = 1e-4
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
-    """All that determines a decoder's tensors and bits. Errors: InputError that names the numbers that do not fit.
+class Blocks:
+    """All that determines the tensors and bits of a stack of blocks. Errors: InputError naming numbers that do not fit.
 
-    `context`: tokens of a window of training; the net itself has no limit. `chunk`: positions that `ssd` takes at once.
+    `chunk`: positions that `ssd` takes at once.
     """
 
     layers: int
     width: int
     head_width: int
     state_size: int
-    context: int
-    vocabulary_size: int
-    expand: int = 2
-    groups: int = 1
-    conv_width: int = 4
-    chunk: int = 64
-    tied: bool = True
+    expand: int = field(default=2, kw_only=True)
+    groups: int = field(default=1, kw_only=True)
+    conv_width: int = field(default=4, kw_only=True)
+    chunk: int = field(default=64, kw_only=True)
 
     def __post_init__(self) -> None:
         if self.inner_width % self.head_width:
@@ -66,6 +63,15 @@ class Shape:
     def channels(self) -> int:
         """Give the width of what is convolved: x, B and C."""
         return self.inner_width + 2 * self.groups * self.state_size
+
+
+@dataclass(frozen=True, slots=True)
+class Shape(Blocks):
+    """That of a decoder. `context`: tokens of a window of training; the net itself has no limit."""
+
+    context: int
+    vocabulary_size: int
+    tied: bool = field(default=True, kw_only=True)
 
 
 class Memory(NamedTuple):
@@ -94,7 +100,7 @@ class GatedRMSNorm(nn.Module):
 class Mixer(nn.Module):
     """One Mamba-2 block: projection, causal convolution, state-space mixing, gated norm, projection (section 7.1)."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: Blocks) -> None:
         super().__init__()
         self.shape = shape
         self.in_proj = nn.Linear(shape.width, shape.inner_width + shape.channels + shape.heads, bias=False)
@@ -143,7 +149,7 @@ class Mixer(nn.Module):
 class Layer(nn.Module):
     """One pre-norm residual block."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: Blocks) -> None:
         super().__init__()
         self.norm = RMSNorm(shape.width, NORM_EPS)
         self.mixer = Mixer(shape)
@@ -153,13 +159,24 @@ class Layer(nn.Module):
         return x_btd + mixed_btd, memory
 
 
-class Mamba2Decoder(TokenNet):
-    """The net alone: token ids in, logits out. Weights are drawn from torch's stream at construction.
+@torch.no_grad()
+def stack(shape: Blocks) -> nn.ModuleList:
+    """Make the layers, their weights drawn from torch's stream as the paper's own code draws them.
 
-    As the paper's own code draws them: embeddings normal with standard deviation 0.02, linear layers and convolutions
-    uniform in ±1/√inputs with `out_proj` scaled by 1/√layers, A uniform in 1 … 16, Δ at first log-uniform in
-    0.001 … 0.1, D and the norms' weights 1.
+    Linear layers and convolutions uniform in ±1/√inputs with `out_proj` scaled by 1/√layers, A uniform in 1 … 16, Δ at
+    first log-uniform in 0.001 … 0.1, D and the norms' weights 1.
     """
+    layers = [Layer(shape) for _ in range(shape.layers)]
+    for mixer in (layer.mixer for layer in layers):
+        mixer.out_proj.weight.div_(math.sqrt(shape.layers))
+        mixer.A_log.uniform_(*A_RANGE).log_()
+        dt_h = mixer.dt_bias.uniform_(*map(math.log, DT_RANGE)).exp_().clamp_(min=DT_LEAST)
+        dt_h.add_(torch.log(-torch.expm1(-dt_h)))  # softplus gives back Δ
+    return nn.ModuleList(layers)
+
+
+class Mamba2Decoder(TokenNet):
+    """Token ids in, logits out. Embeddings are normal with standard deviation 0.02 at first, as the paper's code's."""
 
     shape: Shape
 
@@ -167,20 +184,10 @@ class Mamba2Decoder(TokenNet):
         super().__init__()
         self.shape = shape
         self.embeddings = nn.Embedding(shape.vocabulary_size, shape.width)
-        self.layers = nn.ModuleList(Layer(shape) for _ in range(shape.layers))
+        self.layers = stack(shape)
         self.norm_f = RMSNorm(shape.width, NORM_EPS)
         self.lm_head = None if shape.tied else nn.Linear(shape.width, shape.vocabulary_size, bias=False)
-        self._initialise()
-
-    @torch.no_grad()
-    def _initialise(self) -> None:
         nn.init.normal_(self.embeddings.weight, std=INIT_STD)
-        for module in self.modules():
-            if isinstance(module, Mixer):
-                module.out_proj.weight.div_(math.sqrt(self.shape.layers))
-                module.A_log.uniform_(*A_RANGE).log_()
-                dt_h = module.dt_bias.uniform_(*map(math.log, DT_RANGE)).exp_().clamp_(min=DT_LEAST)
-                dt_h.add_(torch.log(-torch.expm1(-dt_h)))  # softplus gives back Δ
 
     def forward(self, tokens_bt: Tensor) -> Tensor:
         """Give logits_btv, for any number of positions."""

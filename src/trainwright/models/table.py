@@ -15,7 +15,12 @@ if TYPE_CHECKING:
 BUILT_IN: Final = {
     "lm": "trainwright.models.lm:LM",
     "mamba2": "trainwright.models.mamba2:Mamba2",
+    "mamba2_sequence": "trainwright.models.mamba2_sequence:Mamba2Sequence",
+    "dqn": "trainwright.models.dqn:DQN",
     "ppo": "trainwright.models.ppo:PPO",
+    "nlinear": "trainwright.models.linear_forecasters:NLinear",
+    "dlinear": "trainwright.models.linear_forecasters:DLinear",
+    "tft": "trainwright.models.tft:TFT",
 }
 
 

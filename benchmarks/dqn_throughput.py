@@ -1,0 +1,120 @@
+"""Environment steps per second of DQN: our trainable and stable-baselines3, alternating, same sizes.
+
+    python benchmarks/dqn_throughput.py --rounds 6 --turns 4
+
+Both act and learn on CartPole-v1 with 8 environments × 32 steps and then 128 updates of 64 samples out of a replay of
+100,000, one target a turn, no double Q-learning (theirs has none), on one thread: the setting of its zoo, with networks
+of 256-256 as there, and of 64-64 as it has without one. Ours takes the loop's own steps, with deterministic algorithms
+as the loop has them. Theirs is `learn` with its DummyVecEnv. Needs `pip install stable-baselines3==2.9.2`.
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import stable_baselines3
+import torch
+from stable_baselines3.common.env_util import make_vec_env
+
+from trainwright.budget import LoopSettings
+from trainwright.guards import ExplosionGuard
+from trainwright.models.dqn import DQN
+from trainwright.models.dqn_options import DQNDataOptions, DQNOptions
+from trainwright.optimizers import OptimizerSettings
+from trainwright.schedules import Schedule
+from trainwright.steps import HostStepper
+from trainwright.trainable import Setup
+
+NAME, COUNT, STEPS, UPDATES, BATCH, RATE, MAX_NORM = "CartPole-v1", 8, 32, 128, 64, 2.3e-3, 10.0
+DISCOUNT, REPLAY, STARTS, EPSILON_END = 0.99, 100_000, 1024, 0.04
+NETWORKS = ([64, 64], [256, 256])
+WARM_UP = 6  # turns: the first of them learn nothing
+ACTED = COUNT * STEPS
+
+Side: TypeAlias = Callable[[int], None]  # acts and learns this many turns
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="compare the throughput of DQN with stable-baselines3's")
+    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--turns", type=int, default=4, help="of acting and learning, of each side in a round")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    setattr(torch.utils.deterministic, "fill_uninitialized_memory", False)  # noqa: B010  as a run has it; untyped in torch
+    for hidden in NETWORKS:
+        print(f"networks of {'-'.join(map(str, hidden))}")
+        compare(our_side(hidden), their_side(hidden), arguments.rounds, arguments.turns)
+
+
+def our_side(hidden: list[int]) -> Side:
+    """Drive the trainable by the loop's stepper, which also takes the norm, holds the guards and keeps the time."""
+    model = DQNOptions(
+        hidden_dims=hidden, double=False, discount=DISCOUNT, target_every=UPDATES, epsilon_end=EPSILON_END
+    )
+    data = DQNDataOptions(
+        environment=NAME,
+        environments=COUNT,
+        acting_steps=STEPS,
+        round_samples=UPDATES * BATCH,
+        replay_size=REPLAY,
+        learning_starts=STARTS,
+    )
+    optimizer = OptimizerSettings(RATE, betas=(0.9, 0.999), weight_decay=0.0)
+    trainable = DQN.build(Setup(model, data, BATCH, optimizer=optimizer))
+    explosion = ExplosionGuard("off", ratio=10.0, window=100, max_skips=10)
+    stepper = HostStepper(trainable, LoopSettings(Schedule(RATE, "constant"), clip_norm=MAX_NORM), explosion)
+
+    def learn(turns: int) -> None:
+        torch.use_deterministic_algorithms(True)
+        for _ in range(turns * UPDATES):
+            stepper.take(trainable.step)
+        torch.use_deterministic_algorithms(False)
+
+    return learn
+
+
+def their_side(hidden: list[int]) -> Side:
+    sizes: dict[str, Any] = {
+        "buffer_size": REPLAY,
+        "learning_starts": STARTS,
+        "batch_size": BATCH,
+        "learning_rate": RATE,
+    }
+    turn: dict[str, Any] = {"train_freq": STEPS, "gradient_steps": UPDATES, "target_update_interval": ACTED}
+    others: dict[str, Any] = {"gamma": DISCOUNT, "max_grad_norm": MAX_NORM, "exploration_final_eps": EPSILON_END}
+    environments = make_vec_env(NAME, n_envs=COUNT, seed=0)
+    policy: dict[str, Any] = {"policy_kwargs": {"net_arch": hidden}, "device": "cpu", "seed": 0}
+    model = stable_baselines3.DQN("MlpPolicy", environments, **sizes, **turn, **others, **policy)
+
+    def learn(turns: int) -> None:
+        model.learn(turns * ACTED, reset_num_timesteps=False)
+
+    return learn
+
+
+def compare(ours: Side, theirs: Side, rounds: int, turns: int) -> None:
+    ours(2)  # the first of its turns are acted alone, all at once
+    theirs(WARM_UP)
+    ratios = []
+    for index in range(rounds):
+        rates = {}
+        sides = {"ours": ours, "stable-baselines3": theirs}
+        for name, side in sorted(sides.items(), reverse=index % 2 == 1):
+            began = time.perf_counter()
+            side(turns)
+            rates[name] = turns * ACTED / (time.perf_counter() - began)
+        ratios.append(rates["ours"] / rates["stable-baselines3"])
+        print(
+            f"round {index}: ours {rates['ours']:,.0f} environment steps/s, "
+            f"stable-baselines3 {rates['stable-baselines3']:,.0f}, ratio {ratios[-1]:.3f}"
+        )
+    print(
+        f"median ratio over {rounds} rounds: {statistics.median(ratios):.3f} "
+        f"(lowest {min(ratios):.3f}, highest {max(ratios):.3f})"
+    )
+
+
+if __name__ == "__main__":
+    main()
