@@ -9,13 +9,11 @@ as the loop has them. Theirs is `learn` with its DummyVecEnv. Needs `pip install
 """
 
 import argparse
-import statistics
-import time
-from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any
 
 import stable_baselines3
 import torch
+from ppo_throughput import Side, compare  # type: ignore[import-not-found]  # of the script's folder
 from stable_baselines3.common.env_util import make_vec_env
 
 from trainwright.budget import LoopSettings
@@ -33,8 +31,6 @@ NETWORKS = ([64, 64], [256, 256])
 WARM_UP = 6  # turns: the first of them learn nothing
 ACTED = COUNT * STEPS
 
-Side: TypeAlias = Callable[[int], None]  # acts and learns this many turns
-
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="compare the throughput of DQN with stable-baselines3's")
@@ -45,7 +41,10 @@ def main() -> None:
     setattr(torch.utils.deterministic, "fill_uninitialized_memory", False)  # noqa: B010  as a run has it; untyped in torch
     for hidden in NETWORKS:
         print(f"networks of {'-'.join(map(str, hidden))}")
-        compare(our_side(hidden), their_side(hidden), arguments.rounds, arguments.turns)
+        ours, theirs = our_side(hidden), their_side(hidden)
+        ours(2)  # the first of its turns are acted alone, all at once
+        theirs(WARM_UP)
+        compare(ours, theirs, rounds=arguments.rounds, turns=arguments.turns, acted=ACTED)
 
 
 def our_side(hidden: list[int]) -> Side:
@@ -92,28 +91,6 @@ def their_side(hidden: list[int]) -> Side:
         model.learn(turns * ACTED, reset_num_timesteps=False)
 
     return learn
-
-
-def compare(ours: Side, theirs: Side, rounds: int, turns: int) -> None:
-    ours(2)  # the first of its turns are acted alone, all at once
-    theirs(WARM_UP)
-    ratios = []
-    for index in range(rounds):
-        rates = {}
-        sides = {"ours": ours, "stable-baselines3": theirs}
-        for name, side in sorted(sides.items(), reverse=index % 2 == 1):
-            began = time.perf_counter()
-            side(turns)
-            rates[name] = turns * ACTED / (time.perf_counter() - began)
-        ratios.append(rates["ours"] / rates["stable-baselines3"])
-        print(
-            f"round {index}: ours {rates['ours']:,.0f} environment steps/s, "
-            f"stable-baselines3 {rates['stable-baselines3']:,.0f}, ratio {ratios[-1]:.3f}"
-        )
-    print(
-        f"median ratio over {rounds} rounds: {statistics.median(ratios):.3f} "
-        f"(lowest {min(ratios):.3f}, highest {max(ratios):.3f})"
-    )
 
 
 if __name__ == "__main__":

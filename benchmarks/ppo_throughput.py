@@ -28,6 +28,7 @@ from trainwright.trainable import Setup
 
 NAME, COUNT, STEPS, EPOCHS, RATE, MAX_NORM = "CartPole-v1", 8, 32, 20, 1e-3, 0.5
 SAMPLES = COUNT * STEPS
+WARM_UP = 2  # rollouts
 
 Side: TypeAlias = Callable[[int], None]  # acts and learns from this many rollouts
 
@@ -39,7 +40,10 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     setattr(torch.utils.deterministic, "fill_uninitialized_memory", False)  # noqa: B010  as a run has it; untyped in torch
-    compare(our_side(), their_side(), arguments.rounds, arguments.rollouts)
+    sides = our_side(), their_side()
+    for side in sides:
+        side(WARM_UP)
+    compare(*sides, rounds=arguments.rounds, turns=arguments.rollouts, acted=SAMPLES)
 
 
 def our_side() -> Side:
@@ -71,17 +75,16 @@ def their_side() -> Side:
     return learn
 
 
-def compare(ours: Side, theirs: Side, rounds: int, rollouts: int) -> None:
-    for side in (ours, theirs):
-        side(2)
+def compare(ours: Side, theirs: Side, *, rounds: int, turns: int, acted: int) -> None:
+    """Let the sides alternate; `turns` of acting and learning a round, `acted` environment steps each."""
     ratios = []
     for index in range(rounds):
         rates = {}
         sides = {"ours": ours, "stable-baselines3": theirs}
         for name, side in sorted(sides.items(), reverse=index % 2 == 1):
             began = time.perf_counter()
-            side(rollouts)
-            rates[name] = rollouts * SAMPLES / (time.perf_counter() - began)
+            side(turns)
+            rates[name] = turns * acted / (time.perf_counter() - began)
         ratios.append(rates["ours"] / rates["stable-baselines3"])
         print(
             f"round {index}: ours {rates['ours']:,.0f} environment steps/s, "

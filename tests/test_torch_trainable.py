@@ -155,6 +155,24 @@ def test_a_validation_that_fails_leaves_mode_and_random_streams() -> None:
     assert whole(trainable) == before
 
 
+@pytest.mark.parametrize("max_norm", [1e-3, 1e3])
+def test_clipping_gives_the_bits_of_torchs_own(max_norm: float) -> None:
+    trainable, theirs = (toy(hidden=33, dropout=0.0) for _ in range(2))
+    for made in (trainable, theirs):
+        batch = made.next_batch()
+        made.backward(made.compute_loss(made.forward(batch), batch)[0])
+    norm = nn.utils.clip_grad_norm_(list(theirs.parameters()), max_norm)
+    assert trainable.clip_gradients(max_norm).item() == norm.item()
+    for own, other in zip(trainable.parameters(), theirs.parameters(), strict=True):
+        assert own.grad is not None
+        assert other.grad is not None
+        assert own.grad.numpy().tobytes() == other.grad.numpy().tobytes()
+
+
+def test_without_gradients_the_norm_is_0() -> None:
+    assert toy().clip_gradients(1.0).item() == 0.0
+
+
 def test_the_gradient_norm_is_over_all_parameters_before_clipping_and_after_it_within_bounds() -> None:
     trainable = toy(loss_scale=100.0)
     batch = trainable.next_batch()

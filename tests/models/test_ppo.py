@@ -112,7 +112,7 @@ def test_a_divergence_above_the_target_leaves_the_rest_of_the_rollout_out() -> N
     acted = []
     for _ in range(6):
         update(made)
-        acted.append(made.source.rollouts)
+        acted.append(made.source.rounds)
     assert acted == [1, 1, 2, 2, 3, 3], "the first update of a rollout has no divergence, the second has"
 
 

@@ -19,13 +19,13 @@ from trainwright.data.priorities import Priorities
 from trainwright.data.replay import Replay
 from trainwright.errors import InputError, about
 from trainwright.illustrations import Panel
-from trainwright.models.agents import Agent
 from trainwright.models.dqn_options import DQNDataOptions, DQNOptions, PriorityOptions
 from trainwright.models.networks import QNetwork
 from trainwright.models.replays import Acted, Line, Replayed, ReplaySource
+from trainwright.models.rounds import RoundAgent
 from trainwright.state import State, StateValue
 from trainwright.torch_trainable import to_device
-from trainwright.trainable import DataSize, Metric, Rounds, Setup
+from trainwright.trainable import DataSize, Metric, Setup
 
 EXPLORATION: Final = 2  # what a stream of random numbers is for; a replay has one for its draws
 LOSS_METRICS: Final = (Metric("td_error", "reward", "min"), Metric("q_mean", "reward"))
@@ -59,7 +59,7 @@ class Predicted(NamedTuple):
     target_b: Tensor
 
 
-class DQN(Agent):
+class DQN(RoundAgent):
     """Trains a `QNetwork` towards what a slower copy of it, the target, says of the steps that followed."""
 
     model_type = "dqn"
@@ -105,18 +105,6 @@ class DQN(Agent):
     @property
     def data_size(self) -> DataSize:
         return self.source.data_size
-
-    @property
-    def env_steps_learnt(self) -> int:
-        return self.source.env_steps_learnt
-
-    @property
-    def env_steps_per_epoch(self) -> int:
-        return self.source.env_steps_per_epoch
-
-    @property
-    def rounds(self) -> Rounds:
-        return self.source.alternation
 
     @property
     def metrics(self) -> Sequence[Metric]:

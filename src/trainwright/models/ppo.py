@@ -15,13 +15,13 @@ from torch import Tensor
 from trainwright.data.environments import Array, Stepped
 from trainwright.errors import InputError, about
 from trainwright.illustrations import Panel
-from trainwright.models.agents import Agent
 from trainwright.models.networks import ActorCritic, Moments
 from trainwright.models.ppo_options import PPODataOptions, PPOOptions
 from trainwright.models.rollouts import Rollout, RolloutSource, Samples, explained_variance, generalized_advantages
+from trainwright.models.rounds import RoundAgent
 from trainwright.state import State, require_tensor
 from trainwright.torch_trainable import to_device
-from trainwright.trainable import DataSize, Metric, Rounds, Setup
+from trainwright.trainable import DataSize, Metric, Setup
 
 ROLLOUTS_PER_EPOCH: Final = 10
 ADVANTAGE_EPS: Final = 1e-8
@@ -43,7 +43,7 @@ ROLLOUT_METRICS: Final = (
 )
 
 
-class PPO(Agent):
+class PPO(RoundAgent):
     """Trains an `ActorCritic` on the clipped objective; the loss counts samples."""
 
     model_type = "ppo"
@@ -85,18 +85,6 @@ class PPO(Agent):
         return DataSize(size_bytes, size_bytes)
 
     @property
-    def env_steps_learnt(self) -> int:
-        return self.source.env_steps_learnt
-
-    @property
-    def env_steps_per_epoch(self) -> int:
-        return self.source.env_steps_per_epoch
-
-    @property
-    def rounds(self) -> Rounds | None:
-        return self.source.alternation
-
-    @property
     def metrics(self) -> Sequence[Metric]:
         return (*LOSS_METRICS, *ROLLOUT_METRICS)
 
@@ -115,7 +103,7 @@ class PPO(Agent):
     @torch.no_grad()
     def _act(self) -> None:
         """Act a rollout. Its noise depends on seed and number alone; moments stay as they were until its end."""
-        generator = np.random.default_rng([NOISE, self.setup.seed, self.source.rollouts])
+        generator = np.random.default_rng([NOISE, self.setup.seed, self.source.rounds])
         steps, count = self.acting.rollout_steps, len(self.environments)
         noise_tna = self.policy.kind.noise(generator, (steps, count, self.environments.spaces.actions.count))
         draw, seen, actions, results = self.policy.drawing(), [], [], []

@@ -3,10 +3,9 @@
 Shapes in names: t rows, n environments, b samples, f features.
 """
 
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, cast, final
+from typing import Final, NamedTuple, cast, final
 
 import numpy as np
 import torch
@@ -15,11 +14,10 @@ from torch import Tensor
 from trainwright.data.environments import Array, Environments
 from trainwright.data.priorities import Priorities
 from trainwright.data.replay import Replay
-from trainwright.errors import DamagedCheckpointError
+from trainwright.models.rounds import RoundSource
 from trainwright.state import State, StateValue, require, under_prefix, with_prefix
-from trainwright.trainable import DataSize, Rounds, Unit
+from trainwright.trainable import DataSize, Rounds
 
-RECENT_EPISODES: Final = 100
 DRAWS: Final = 3  # what a stream of random numbers is for
 
 
@@ -57,16 +55,13 @@ class Acted(NamedTuple):
 
 
 @final
-class ReplaySource:
+class ReplaySource(RoundSource):
     """Batches of `round_samples` samples a round, drawn by numbers that depend on seed and round alone.
 
     A sample's number depends on its place in the round, so micro-batches are parts of the one big batch. `beta` is the
     exponent of importance weights; without `priorities` each transition is drawn as often as any other. The state is
     the replay, the place in the round and the environments'.
     """
-
-    unit: Unit = "samples"
-    items_per_epoch = None
 
     def __init__(
         self,
@@ -82,30 +77,24 @@ class ReplaySource:
         batch_size: int,
         seed: int,
     ) -> None:
-        self.environments, self.replay, self._priorities, self._beta = environments, replay, priorities, beta
-        self._acted, self._first_rounds, self._rounds_per_epoch = acted, first_rounds, rounds_per_epoch
-        self._round_samples, self._batch_size, self._seed = round_samples, batch_size, seed
-        self._batches = round_samples // batch_size
-        self.rounds, self._taken = 0, self._batches
+        batches = round_samples // batch_size
+        super().__init__(environments, acted=acted, batches=batches, rounds_per_epoch=rounds_per_epoch)
+        self.replay, self._priorities, self._beta = replay, priorities, beta
+        self._first_rounds, self._round_samples = first_rounds, round_samples
+        self._batch_size, self._seed = batch_size, seed
         self._shares: Array | None = None
         self._drawn: Sequence[Replayed] | None = None
         self.newest: Acted | None = None
-        self.recent: deque[float] = deque(maxlen=RECENT_EPISODES)
 
     @property
     def due(self) -> bool:
         """Tell whether the next batch needs another round of acting: of no round before `first_rounds` is learnt."""
-        return self._taken == self._batches or self.is_warming_up
+        return super().due or self.is_warming_up
 
     @property
     def is_warming_up(self) -> bool:
         """Tell whether the next round is one of those that are acted before anything is learnt."""
         return self.rounds < self._first_rounds
-
-    @property
-    def env_steps(self) -> int:
-        """Give the environment steps acted so far."""
-        return self.rounds * self._acted
 
     @property
     def data_size(self) -> DataSize:
@@ -116,47 +105,14 @@ class ReplaySource:
         return DataSize(held_bytes=2 * ring_bytes + tree_bytes, saved_bytes=ring_bytes + leaves_bytes)
 
     @property
-    def env_steps_learnt(self) -> int:
-        """Give the environment steps of rounds that have been used to their end."""
-        return (self.rounds - (not self.due)) * self._acted
-
-    @property
-    def env_steps_per_epoch(self) -> int:
-        return self._rounds_per_epoch * self._acted
-
-    @property
-    def epoch(self) -> int:
-        return self.env_steps_learnt // self.env_steps_per_epoch
-
-    @property
-    def micro_batches_per_epoch(self) -> int:
-        """Give the batches of an epoch; the first one has fewer: nothing is learnt of the first rounds but the last."""
-        return self._rounds_per_epoch * self._batches
-
-    @property
     def alternation(self) -> Rounds:
         return Rounds(self._acted, self._batches, unlearnt=self._first_rounds - 1)
 
-    @property
-    def micro_batches_left(self) -> int:
-        """Give the batches left in the round: no update accumulates over two of them."""
-        return self._batches if self.due else self._batches - self._taken
-
-    @property
-    def hashes(self) -> Mapping[str, str]:
-        return {"data": self.environments.kind.sha256}
-
-    @property
-    def episode_return(self) -> float | None:
-        """Give the mean return of the last 100 episodes that ended; None before the first."""
-        return float(np.mean(self.recent)) if self.recent else None
-
     def take_in(self, acted: Acted, written_before: int) -> None:
         """Begin on a new round, of which the rows from `written_before` on are in the replay."""
-        self.rounds, self._taken = self.rounds + 1, 0
+        self.begin_round(acted.returns)
         self._shares = self._drawn = None
         self.newest = acted
-        self.recent.extend(acted.returns)
         if self._priorities is not None:
             replay = self.replay
             incomplete = replay.written - replay.n_step + 1
@@ -196,33 +152,20 @@ class ReplaySource:
         if self._priorities is not None:
             self._priorities.learn(places_b.cpu().numpy(), errors_b.cpu().numpy())
 
-    def validation_batches(self) -> Iterator[Any]:
-        """Give none: an agent is validated by episodes."""
-        return iter(())
-
     def save(self) -> dict[str, StateValue]:
         newest = self.newest
         return {
-            "rounds": self.rounds,
-            "taken": self._taken,
-            "recent": cast("StateValue", list(self.recent)),
+            **super().save(),
             "newest": None if newest is None else [newest.epsilon, newest.random_share],
-            **with_prefix("environments", self.environments.save()),
             **with_prefix("replay", self.replay.save()),
             **with_prefix("priorities", {} if self._priorities is None else self._priorities.save()),
         }
 
     def load(self, state: State) -> None:
-        """Go on where `save` was. Errors: DamagedCheckpointError for an entry that is missing or does not fit."""
-        rounds, taken = cast("int", require(state, "rounds")), cast("int", require(state, "taken"))
-        if not 0 <= taken <= self._batches:
-            raise DamagedCheckpointError(f"entry 'taken' is {taken!r}; a round has {self._batches} batches")
+        super().load(state)
         newest = cast("tuple[float, float] | None", require(state, "newest"))
-        self.recent = deque(cast("list[float]", require(state, "recent")), maxlen=RECENT_EPISODES)
-        self.environments.load(under_prefix("environments", state))
         self.replay.load(under_prefix("replay", state))
         if self._priorities is not None:
             self._priorities.load(under_prefix("priorities", state))
-        self.rounds, self._taken = rounds, taken
         self.newest = None if newest is None else Acted(*newest, ())
         self._shares = self._drawn = None

@@ -3,10 +3,9 @@
 Shapes in names: t steps of a rollout, n environments, b samples (t × n, in that order), f features.
 """
 
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, cast, final
+from typing import Final, NamedTuple, cast, final
 
 import numpy as np
 import torch
@@ -14,10 +13,10 @@ from torch import Tensor
 
 from trainwright.data.environments import Array, Environments
 from trainwright.errors import DamagedCheckpointError
-from trainwright.state import State, StateValue, require, require_tensor, under_prefix, with_prefix
-from trainwright.trainable import Rounds, Unit
+from trainwright.models.rounds import RoundSource
+from trainwright.state import State, StateValue, require, require_tensor, with_prefix
+from trainwright.trainable import Rounds
 
-RECENT_EPISODES: Final = 100
 ORDER: Final = 2  # what a stream of random numbers is for; acting has one for its noise
 
 
@@ -72,14 +71,11 @@ def explained_variance(values: Array, returns: Array) -> float | None:
 
 
 @final
-class RolloutSource:
+class RolloutSource(RoundSource):
     """Minibatches of the newest rollout, `epochs` times through it, each time in another order; then one is `due`.
 
     The order depends on seed, rollout and epoch alone. The state is the rollout, the place in it and the environments'.
     """
-
-    unit: Unit = "samples"
-    items_per_epoch = None
 
     def __init__(
         self,
@@ -92,73 +88,29 @@ class RolloutSource:
         seed: int,
         ends_early: bool,
     ) -> None:
-        self.environments = environments
         self.samples = rollout_steps * len(environments)
-        self._batch_size, self._epochs, self._seed = batch_size, epochs, seed
-        self._rollouts_per_epoch, self._ends_early = rollouts_per_epoch, ends_early
-        self.rollouts, self._taken = 0, epochs * (self.samples // batch_size)
+        batches = epochs * (self.samples // batch_size)
+        super().__init__(environments, acted=self.samples, batches=batches, rounds_per_epoch=rollouts_per_epoch)
+        self._batch_size, self._seed, self._ends_early = batch_size, seed, ends_early
         self._rollout: Rollout | None = None
         self._shuffled: tuple[int, Samples] | None = None
-        self.recent: deque[float] = deque(maxlen=RECENT_EPISODES)
-
-    @property
-    def due(self) -> bool:
-        """Tell whether the next batch needs a new rollout."""
-        return self._taken == self._batches
-
-    @property
-    def _batches(self) -> int:
-        return self._epochs * (self.samples // self._batch_size)
-
-    @property
-    def env_steps(self) -> int:
-        """Give the environment steps acted so far."""
-        return self.rollouts * self.samples
-
-    @property
-    def env_steps_learnt(self) -> int:
-        """Give the environment steps of rollouts that have been used to their end."""
-        return (self.rollouts - (not self.due)) * self.samples
-
-    @property
-    def env_steps_per_epoch(self) -> int:
-        return self._rollouts_per_epoch * self.samples
-
-    @property
-    def epoch(self) -> int:
-        return self.env_steps_learnt // self.env_steps_per_epoch
 
     @property
     def micro_batches_per_epoch(self) -> int | None:
-        return None if self._ends_early else self._rollouts_per_epoch * self._batches
+        return None if self._ends_early else super().micro_batches_per_epoch
 
     @property
     def alternation(self) -> Rounds | None:
-        return None if self._ends_early else Rounds(self.samples, self._batches)
-
-    @property
-    def micro_batches_left(self) -> int:
-        """Give the batches left in the rollout: no update accumulates over two of them."""
-        return self._batches if self.due else self._batches - self._taken
-
-    @property
-    def hashes(self) -> Mapping[str, str]:
-        return {"data": self.environments.kind.sha256}
+        return None if self._ends_early else super().alternation
 
     @property
     def explained_variance(self) -> float | None:
         return None if self._rollout is None else self._rollout.explained_variance
 
-    @property
-    def episode_return(self) -> float | None:
-        """Give the mean return of the last 100 episodes that ended; None before the first."""
-        return float(np.mean(self.recent)) if self.recent else None
-
     def take_in(self, rollout: Rollout, returns: Sequence[float]) -> None:
         """Begin on a new rollout, in which episodes of these returns ended."""
-        self.rollouts, self._taken = self.rollouts + 1, 0
+        self.begin_round(returns)
         self._rollout, self._shuffled = rollout, None
-        self.recent.extend(returns)
 
     def end_rollout(self) -> None:
         """Leave out what is left of the rollout."""
@@ -170,37 +122,22 @@ class RolloutSource:
         epoch, number = divmod(self._taken, self.samples // self._batch_size)
         self._taken += 1
         if self._shuffled is None or self._shuffled[0] != epoch:
-            generator = np.random.default_rng([ORDER, self._seed, self.rollouts, epoch])
+            generator = np.random.default_rng([ORDER, self._seed, self.rounds, epoch])
             order = torch.from_numpy(generator.permutation(self.samples))
             self._shuffled = epoch, Samples(*(part[order] for part in self._rollout.samples))
         begin = number * self._batch_size
         return Samples(*(part[begin : begin + self._batch_size] for part in self._shuffled[1]))
 
-    def validation_batches(self) -> Iterator[Any]:
-        """Give none: an agent is validated by episodes."""
-        return iter(())
-
     def save(self) -> dict[str, StateValue]:
-        position: dict[str, StateValue] = {
-            "rollouts": self.rollouts,
-            "taken": self._taken,
-            "recent": cast("StateValue", list(self.recent)),
-            "explained_variance": self.explained_variance,
-            **with_prefix("environments", self.environments.save()),
-        }
         samples = {} if self._rollout is None else self._rollout.samples._asdict()
-        return {**position, **with_prefix("rollout", samples)}
+        variance = {"explained_variance": self.explained_variance}
+        return {**super().save(), **variance, **with_prefix("rollout", samples)}
 
     def load(self, state: State) -> None:
-        """Go on where `save` was. Errors: DamagedCheckpointError for an entry that is missing or does not fit."""
-        rollouts, taken = cast("int", require(state, "rollouts")), cast("int", require(state, "taken"))
-        if not 0 <= taken <= self._batches:
-            raise DamagedCheckpointError(f"entry 'taken' is {taken!r}; a rollout has {self._batches} batches")
+        super().load(state)
         variance = cast("float | None", require(state, "explained_variance"))
-        self.recent = deque(cast("list[float]", require(state, "recent")), maxlen=RECENT_EPISODES)
-        self.environments.load(under_prefix("environments", state))
-        self._rollout = Rollout(_samples_in(state, self.samples), variance) if rollouts else None
-        self.rollouts, self._taken, self._shuffled = rollouts, taken, None
+        self._rollout = Rollout(_samples_in(state, self.samples), variance) if self.rounds else None
+        self._shuffled = None
 
 
 def _samples_in(state: State, count: int) -> Samples:
