@@ -258,7 +258,7 @@ def test_the_planned_peak_of_each_model_is_within_15_percent_of_what_the_process
     assert planned == pytest.approx(measured, rel=0.15)
 
 
-LARGEST_HERE = 6e9  # bytes of a plan that is held against a process of this machine
+LARGEST_HERE = 9e9  # bytes of a plan that is held against a process of this machine
 NOISE = 50e6  # below it what a process grows by is that of its libraries; the allocator's count holds those
 PRESETS = [
     *(("lm", preset) for preset in lm.PRESETS),
