@@ -13,16 +13,12 @@ from typing import Any
 
 import stable_baselines3
 import torch
-from ppo_throughput import Side, compare  # type: ignore[import-not-found]  # of the script's folder
+from ppo_throughput import Side, compare, driven  # type: ignore[import-not-found]  # of the script's folder
 from stable_baselines3.common.env_util import make_vec_env
 
-from trainwright.budget import LoopSettings
-from trainwright.guards import ExplosionGuard
 from trainwright.models.dqn import DQN
 from trainwright.models.dqn_options import DQNDataOptions, DQNOptions
 from trainwright.optimizers import OptimizerSettings
-from trainwright.schedules import Schedule
-from trainwright.steps import HostStepper
 from trainwright.trainable import Setup
 
 NAME, COUNT, STEPS, UPDATES, BATCH, RATE, MAX_NORM = "CartPole-v1", 8, 32, 128, 64, 2.3e-3, 10.0
@@ -61,17 +57,7 @@ def our_side(hidden: list[int]) -> Side:
         learning_starts=STARTS,
     )
     optimizer = OptimizerSettings(RATE, betas=(0.9, 0.999), weight_decay=0.0)
-    trainable = DQN.build(Setup(model, data, BATCH, optimizer=optimizer))
-    explosion = ExplosionGuard("off", ratio=10.0, window=100, max_skips=10)
-    stepper = HostStepper(trainable, LoopSettings(Schedule(RATE, "constant"), clip_norm=MAX_NORM), explosion)
-
-    def learn(turns: int) -> None:
-        torch.use_deterministic_algorithms(True)
-        for _ in range(turns * UPDATES):
-            stepper.take(trainable.step)
-        torch.use_deterministic_algorithms(False)
-
-    return learn
+    return driven(DQN.build(Setup(model, data, BATCH, optimizer=optimizer)), MAX_NORM, updates=UPDATES)
 
 
 def their_side(hidden: list[int]) -> Side:

@@ -24,7 +24,7 @@ from trainwright.models.ppo_options import PPODataOptions, PPOOptions
 from trainwright.optimizers import OptimizerSettings
 from trainwright.schedules import Schedule
 from trainwright.steps import HostStepper
-from trainwright.trainable import Setup
+from trainwright.trainable import Setup, Trainable
 
 NAME, COUNT, STEPS, EPOCHS, RATE, MAX_NORM = "CartPole-v1", 8, 32, 20, 1e-3, 0.5
 SAMPLES = COUNT * STEPS
@@ -51,13 +51,18 @@ def our_side() -> Side:
     model = PPOOptions(hidden_dims=[64, 64], discount=0.98, gae_lambda=0.8, update_epochs=EPOCHS)
     data = PPODataOptions(environment=NAME, environments=COUNT, rollout_steps=STEPS)
     optimizer = OptimizerSettings(RATE, betas=(0.9, 0.999), eps=1e-5, weight_decay=0.0)
-    trainable = PPO.build(Setup(model, data, SAMPLES, optimizer=optimizer))
-    explosion = ExplosionGuard("off", ratio=10.0, window=100, max_skips=10)
-    stepper = HostStepper(trainable, LoopSettings(Schedule(RATE, "constant"), clip_norm=MAX_NORM), explosion)
+    return driven(PPO.build(Setup(model, data, SAMPLES, optimizer=optimizer)), MAX_NORM, updates=EPOCHS)
 
-    def learn(rollouts: int) -> None:
+
+def driven(trainable: Trainable, clip_norm: float, *, updates: int) -> Side:
+    """Let a trainable take the loop's own steps, `updates` a turn, at its constant rate."""
+    explosion = ExplosionGuard("off", ratio=10.0, window=100, max_skips=10)
+    schedule = Schedule(trainable.learning_rate, "constant")
+    stepper = HostStepper(trainable, LoopSettings(schedule, clip_norm=clip_norm), explosion)
+
+    def learn(turns: int) -> None:
         torch.use_deterministic_algorithms(True)
-        for _ in range(rollouts * EPOCHS):
+        for _ in range(turns * updates):
             stepper.take(trainable.step)
         torch.use_deterministic_algorithms(False)
 

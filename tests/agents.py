@@ -4,6 +4,7 @@ from typing import Any, Final
 
 from tests.acceptance import harness
 
+CONTRACT: Final = "training-loop-agent-v1"
 OWN: Final = {"name": "agent", "train__batch_size": 16, "optimizer__weight_decay": 0.0}
 PENDULUM: Final[dict[str, Any]] = {  # continuous, and all of it normalised
     "data__environment": "Pendulum-v1",
@@ -18,6 +19,12 @@ EVERYTHING: Final[dict[str, Any]] = {
     "model__dueling": True,
     "model__target_rate": 0.1,
 }
+
+
+def under_contract(**changes: Any) -> dict[str, Any]:
+    """Give an agent that is trained under the shipped contract; `changes` give its model, data and batch."""
+    own = {"contract": CONTRACT, "validate__every": 40, "guards": {"explosion": {"policy": "off"}}}
+    return harness.config(**{**OWN, **own, **changes})
 
 
 def ppo(**changes: Any) -> dict[str, Any]:

@@ -70,7 +70,7 @@ def test_panels_are_read_as_they_were_written_and_what_is_no_number_is_a_gap() -
         (lambda: msgspec.structs.replace(GRID, rows=[[1.0], []]), r"has rows of \[0, 1\] values"),
         (lambda: Line("a", [math.nan, 2.0], [1.0, 1.0]), "line 'a' has 1 in x that are not finite; expected finite"),
         (lambda: Band("b", [math.inf], [1.0], [1.0]), "band 'b' has 1 in x that are not finite"),
-        (lambda: Line("a", [0.0], ["high"]), "line 'a' has in y what is no number"),  # type: ignore[list-item]
+        (lambda: Line("a", [0.0], ["high"]), "line 'a' has in y what is no number"),  # type: ignore[list-item]  # that is it
         (lambda: msgspec.structs.replace(BARS, values=[1.0, "b"]), "panel 'Weights' has in values what is no number"),
         (lambda: msgspec.structs.replace(LINES, lines=[]), "panel 'Lines' has 0 lines; expected one or two"),
         (lambda: msgspec.structs.replace(LINES, lines=[*LINES.lines] * 3), "panel 'Lines' has 3 lines; expected one"),

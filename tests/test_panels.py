@@ -33,20 +33,20 @@ def cells(svg: str) -> list[tuple[float, float, float]]:
 @given(st.lists(st.tuples(NUMBER, NUMBER, NUMBER), max_size=20))
 def test_lines_with_a_band_of_any_numbers_are_well_formed(rows: list[tuple[float | None, ...]]) -> None:
     y, low, high = ([row[part] for row in rows] for part in range(3))
-    is_well_formed(lines(y, low, high))
+    assert_is_well_formed(lines(y, low, high))
 
 
 @given(st.lists(NUMBER, max_size=20))
 def test_bars_of_any_numbers_are_well_formed(values: list[float | None]) -> None:
-    is_well_formed(Bars(title="a", about="b", unit="<&>", labels=["<b>"] * len(values), values=values))
+    assert_is_well_formed(Bars(title="a", about="b", unit="<&>", labels=["<b>"] * len(values), values=values))
 
 
 @given(st.integers(0, 4).flatmap(lambda width: st.lists(st.lists(NUMBER, min_size=width, max_size=width), max_size=4)))
-def test_a_grid_of_any_numbers_is_well_formed(rows: list[list[float | None]]) -> None:
-    is_well_formed(grid(rows, x_first=-3, y_first=1))
+def test_a_grid_of_any_numbers_assert_is_well_formed(rows: list[list[float | None]]) -> None:
+    assert_is_well_formed(grid(rows, x_first=-3, y_first=1))
 
 
-def is_well_formed(panel: Panel) -> None:
+def assert_is_well_formed(panel: Panel) -> None:
     svg = draw(panel)
     ET.fromstring(svg)
     assert not re.search(r'"[^"]*\b(nan|inf)\b[^"]*"', svg)

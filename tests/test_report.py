@@ -286,7 +286,9 @@ def test_measures_of_validations_are_drawn_over_them(run: RunDirectory) -> None:
     attempt(run, [step_row(step) for step in range(10)], rows, measures={"coverage": "share"})
     shown = figure(page_of(run), "Coverage")
     assert "of each validation, share" in shown
-    assert len(re.findall(r"[\d.]+ [\d.]+", re.search(r'class="line first" d="([^"]*)"', shown)[1])) == 3  # type: ignore[index]
+    line = re.search(r'class="line first" d="([^"]*)"', shown)
+    assert line
+    assert len(re.findall(r"[\d.]+ [\d.]+", line[1])) == 3
 
 
 def test_the_panels_that_a_trainable_left_are_drawn_with_their_step(run: RunDirectory) -> None:

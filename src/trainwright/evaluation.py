@@ -12,11 +12,9 @@ from typing import Any, Final
 import torch
 
 from trainwright import rng
-from trainwright.checkpoints.checkpoints import Checkpoints
-from trainwright.checkpoints.open import open_store
 from trainwright.config import RunConfig
 from trainwright.errors import DataError, InputError
-from trainwright.exports import chosen
+from trainwright.exports import saved
 from trainwright.models.agents import Agent
 from trainwright.models.build import build
 from trainwright.models.forecast_evaluation import Band, Forecasted, compared
@@ -69,9 +67,7 @@ def evaluate(
     forecaster, episodes of one that plays none, and fewer than 2; StoreError when there is no such checkpoint;
     DamagedCheckpointError; DataError when the data of a forecaster are not what it was trained on.
     """
-    checkpoints = Checkpoints(open_store(run.checkpoints))
-    checkpoint = chosen(run, checkpoints, choice)
-    manifest, state = checkpoints.load(checkpoint)
+    checkpoint, manifest, state = saved(run, choice)
     with rng.preserved(DEVICE):
         trainable = build(RunConfig.load(run.config).resolved(), DEVICE)
     if isinstance(trainable, Forecaster) and (episodes is not None or seed is not None):

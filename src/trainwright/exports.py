@@ -50,11 +50,12 @@ def load_decoder(run: RunDirectory, choice: str = "best") -> Loaded:
     Errors: InputError for another choice or a run that trains no language model; StoreError when there is no such
     checkpoint; DamagedCheckpointError.
     """
-    checkpoint, manifest, state = _saved(run, choice)
+    checkpoint, manifest, state = saved(run, choice)
     return Loaded(run, manifest, checkpoint, _decoder(manifest, state, run))
 
 
-def _saved(run: RunDirectory, choice: str) -> tuple[Checkpoint, Manifest, State]:
+def saved(run: RunDirectory, choice: str) -> tuple[Checkpoint, Manifest, State]:
+    """Load the chosen checkpoint, every hash verified. Errors: as `chosen`; DamagedCheckpointError."""
     checkpoints = Checkpoints(open_store(run.checkpoints))
     checkpoint = chosen(run, checkpoints, choice)
     return checkpoint, *checkpoints.load(checkpoint)
@@ -160,7 +161,7 @@ def export(run: RunDirectory, out: Path, *, kind: str | None = None, choice: str
     if kind is not None and kind not in FORMATS:
         raise InputError(f"format {kind!r} is not one of: {', '.join(FORMATS)}")
     _refuse_foreign(out)
-    checkpoint, manifest, state = _saved(run, choice)
+    checkpoint, manifest, state = saved(run, choice)
     is_language_model = manifest.stamp.model_type in LANGUAGE_MODELS
     if kind == "hf" and not is_language_model:
         raise InputError(

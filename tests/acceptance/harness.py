@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
@@ -261,7 +261,10 @@ def last_tensors(run: RunDirectory) -> Mapping[str, bytes]:
 
 def validation_facts(run: RunDirectory) -> Sequence[tuple[Any, ...]]:
     return [
-        (row.step, row.epoch, row.value, row.best, row.is_best, row.patience, row.train_loss_mean, row.tokens_seen)
+        (
+            *(row.step, row.epoch, row.value, row.measures, row.best, row.is_best, row.patience),
+            *(row.train_loss_mean, row.tokens_seen),
+        )
         for row in run.read_validations()
     ]
 
@@ -275,6 +278,26 @@ def assert_equal_to(uncut: RunDirectory, cut: RunDirectory) -> None:
     assert ours.keys() == theirs.keys() >= {"model.safetensors", "optimizer.safetensors", "rest.safetensors"}
     for name in ours:
         assert ours[name] == theirs[name], f"{name} differs"
+
+
+def assert_exact_when_killed(
+    values: Mapping[str, Any], folder: Path, *moments: tuple[str, int], ends: Collection[int] = (0,)
+) -> tuple[RunDirectory, RunDirectory]:
+    """Kill a run at each of these moments (`step` or `validation`, and which), resume it, and hold it against uncut.
+
+    `ends`: the exit codes with which both may end. Gives the uncut run and the other.
+    """
+    assert finish(start(train, values, folder / "uncut")) in ends
+    first, *later = moments
+    assert finish(start(train_killed_at, *first, values, folder / "cut")) == -signal.SIGKILL
+    for moment in later:
+        assert finish(start(resume_killed_at, *moment, folder / "cut")) == -signal.SIGKILL
+    assert finish(start(resume, folder / "cut")) in ends
+    uncut, cut = only_run(folder / "uncut"), only_run(folder / "cut")
+    assert len(cut.attempts()) == len(moments) + 1
+    assert [event.detail for event in cut.read_events() if event.kind == "not_exact"] == []
+    assert_equal_to(uncut, cut)
+    return uncut, cut
 
 
 def token_shards(folder: Path, *, vocabulary_size: int = 50, tokens: int = 20_000) -> Path:

@@ -1,65 +1,37 @@
 """An agent through the one loop: killed and resumed, stopped before a bad step, learning, and evaluated."""
 
 import json
-import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.acceptance import harness
+from tests.agents import under_contract
 from trainwright import app, runs, yamlfile
 from trainwright.config import RunConfig
 from trainwright.jsonfile import read_json
-from trainwright.rundir import RunDirectory
 from trainwright.runs import RunResult
 
-CONTRACT = "training-loop-agent-v1"
 DATA = {"environment": "CartPole-v1", "environments": 4, "rollout_steps": 16, "validation_episodes": 4}
 PENDULUM = {**DATA, "environment": "Pendulum-v1", "environments": 2, "validation_episodes": 2}
 
 
 def agent(**changes: Any) -> dict[str, Any]:
     """Give the configuration of a small agent: 4 environments × 16 steps, 8 updates a rollout, 15 rollouts."""
-    return harness.config(
-        **{
-            "name": "agent",
-            "contract": CONTRACT,
-            "model": {"type": "ppo", "hidden_dims": [16], "update_epochs": 4},
-            "data": DATA,
-            "train__batch_size": 32,
-            "optimizer__weight_decay": 0.0,
-            "validate__every": 40,
-            "guards": {"explosion": {"policy": "off"}},
-            **changes,
-        }
-    )
+    model = {"type": "ppo", "hidden_dims": [16], "update_epochs": 4}
+    return under_contract(**{"model": model, "data": DATA, "train__batch_size": 32, **changes})
 
 
 def execute(runs_dir: Path, **changes: Any) -> RunResult:
     return runs.execute(RunConfig.parse(agent(**changes)), runs_dir=runs_dir)
 
 
-def killed_and_resumed(values: dict[str, Any], runs_dir: Path, *rows: int) -> RunDirectory:
-    """Kill a run after each of these rows, and resume it to its end; no kill stands at a checkpoint."""
-    child = harness.start(harness.train_killed_at, "step", rows[0], values, runs_dir)
-    assert harness.finish(child) == -signal.SIGKILL
-    for row in rows[1:]:
-        child = harness.start(harness.resume_killed_at, "step", row, runs_dir)
-        assert harness.finish(child) == -signal.SIGKILL
-    assert harness.finish(harness.start(harness.resume, runs_dir)) in (0, 3)
-    return harness.only_run(runs_dir)
-
-
 @pytest.mark.parametrize("data", [DATA, PENDULUM], ids=["discrete", "continuous"])
 def test_an_agent_killed_again_and_again_equals_the_uncut_one(data: dict[str, Any], tmp_path: Path) -> None:
     normal = {**data, "normalize_observations": True, "normalize_rewards": True}
     values = agent(data=normal, train__steps=130)
-    assert harness.finish(harness.start(harness.train, values, tmp_path / "uncut")) in (0, 3)
-    cut = killed_and_resumed(values, tmp_path / "cut", 9, 30)
-    assert len(cut.attempts()) == 3
-    assert [event.detail for event in cut.read_events() if event.kind == "not_exact"] == []
-    harness.assert_equal_to(harness.only_run(tmp_path / "uncut"), cut)
+    harness.assert_exact_when_killed(values, tmp_path, ("step", 9), ("step", 30), ends=(0, 3))
 
 
 def test_a_reward_that_is_no_number_stops_before_the_step_and_the_last_checkpoint_stays_good(tmp_path: Path) -> None:

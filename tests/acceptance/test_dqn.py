@@ -1,19 +1,16 @@
 """An agent that learns from a replay, through the one loop: killed and resumed, stopped before a bad step, judged."""
 
-import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.acceptance import harness
-from trainwright import app, runs
+from tests.agents import under_contract
+from trainwright import runs
 from trainwright.config import RunConfig
-from trainwright.evaluation import evaluate
-from trainwright.rundir import RunDirectory
 from trainwright.runs import RunResult
 
-EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples"
 DATA = {"environment": "CartPole-v1", "environments": 4, "acting_steps": 4, "round_samples": 128}
 SIZES = {"replay_size": 200, "learning_starts": 64, "validation_episodes": 4}
 PRIORITY: dict[str, Any] = {"priority": {"beta_env_steps": 500}}
@@ -21,34 +18,12 @@ PRIORITY: dict[str, Any] = {"priority": {"beta_env_steps": 500}}
 
 def agent(**changes: Any) -> dict[str, Any]:
     """Give a small agent: rounds of 4 environments × 4 steps and 8 updates, a replay of 200 steps, 64 at first."""
-    return harness.config(
-        **{
-            "name": "agent",
-            "contract": "training-loop-agent-v1",
-            "model": {"type": "dqn", "hidden_dims": [16], "epsilon_env_steps": 400, "target_every": 10},
-            "data": {**DATA, **SIZES},
-            "train__batch_size": 16,
-            "optimizer__weight_decay": 0.0,
-            "validate__every": 40,
-            "guards": {"explosion": {"policy": "off"}},
-            **changes,
-        }
-    )
+    model = {"type": "dqn", "hidden_dims": [16], "epsilon_env_steps": 400, "target_every": 10}
+    return under_contract(**{"model": model, "data": {**DATA, **SIZES}, "train__batch_size": 16, **changes})
 
 
 def execute(runs_dir: Path, **changes: Any) -> RunResult:
     return runs.execute(RunConfig.parse(agent(**changes)), runs_dir=runs_dir)
-
-
-def killed_and_resumed(values: dict[str, Any], runs_dir: Path, *rows: int) -> RunDirectory:
-    """Kill a run after each of these rows, and resume it to its end; no kill stands at a checkpoint."""
-    child = harness.start(harness.train_killed_at, "step", rows[0], values, runs_dir)
-    assert harness.finish(child) == -signal.SIGKILL
-    for row in rows[1:]:
-        child = harness.start(harness.resume_killed_at, "step", row, runs_dir)
-        assert harness.finish(child) == -signal.SIGKILL
-    assert harness.finish(harness.start(harness.resume, runs_dir)) in (0, 3)
-    return harness.only_run(runs_dir)
 
 
 @pytest.mark.parametrize(
@@ -62,13 +37,8 @@ def test_an_agent_killed_again_and_again_equals_the_uncut_one(
     values = agent(train__steps=130)
     values["data"] |= data
     values["model"] |= model
-    assert harness.finish(harness.start(harness.train, values, tmp_path / "uncut")) in (0, 3)
-    cut = killed_and_resumed(values, tmp_path / "cut", 9, 30, 47)
-    assert len(cut.attempts()) == 4
-    assert [event.detail for event in cut.read_events() if event.kind == "not_exact"] == []
-    uncut = harness.only_run(tmp_path / "uncut")
-    harness.assert_equal_to(uncut, cut)
-    segments = [sorted(path.name for path in (run.checkpoints / "segments").iterdir()) for run in (uncut, cut)]
+    pair = harness.assert_exact_when_killed(values, tmp_path, ("step", 9), ("step", 30), ("step", 47), ends=(0, 3))
+    segments = [sorted(path.name for path in (run.checkpoints / "segments").iterdir()) for run in pair]
     assert segments[0] == segments[1]
     assert segments[0], "whole blocks of the replay are segments"
 
@@ -115,36 +85,3 @@ def test_accumulated_batches_take_as_many_updates_of_as_many_samples(tmp_path: P
         assert other.train_loss == pytest.approx(one.train_loss, rel=1e-4)
         assert one.extra["env_steps"] == other.extra["env_steps"]
         assert one.extra["samples"] == other.extra["samples"] == 16
-
-
-# -- examples --------------------------------------------------------------------------------------------------------
-
-
-def test_cartpole_is_learnt_to_a_return_of_80_in_7_680_environment_steps(tmp_path: Path) -> None:
-    changes = ["train.env_steps=7680", "train.target=80", "data.validation_episodes=10", "contract=null"]
-    result = app.train(EXAMPLES / "cartpole-dqn" / "run.yaml", changes, runs_dir=tmp_path)
-    assert result.outcome.label == "done", result.why
-    assert result.best is not None
-    assert result.best >= 80
-
-
-def test_mountaincar_is_learnt_from_by_the_rules_of_its_example(tmp_path: Path) -> None:
-    changes = ["train.env_steps=2000", "train.target=null", "data.validation_episodes=4", "contract=null"]
-    result = app.train(EXAMPLES / "mountaincar-dqn" / "run.yaml", changes, runs_dir=tmp_path)
-    assert result.outcome.label == "done", result.why
-    q_mean = result.run.read_steps()[-1].extra["q_mean"] or 0.0
-    assert q_mean < -1.0, "what a step costs is learnt long before the top is found"
-
-
-@pytest.mark.long
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("seed", range(1, 6))
-@pytest.mark.parametrize(("name", "least", "env_steps"), [("cartpole-dqn", 495, 1e5), ("mountaincar-dqn", -110, 1.5e5)])
-def test_an_example_reaches_its_return_over_100_episodes_that_did_not_select_the_checkpoint(
-    name: str, least: float, env_steps: float, seed: int, tmp_path: Path
-) -> None:
-    result = app.train(EXAMPLES / name / "run.yaml", [f"seed={seed}"], runs_dir=tmp_path)
-    assert result.outcome.label == "done", result.why
-    found = evaluate(result.run, episodes=100)
-    assert (result.run.read_steps()[-1].extra["env_steps"] or 0) <= env_steps
-    assert found.value >= least

@@ -93,40 +93,55 @@ def test_the_oil_temperature_is_forecast_below_the_seasonal_naive_error_in_200_s
     assert (verdicts["GATE-FORECAST-003"], verdicts["GATE-FORECAST-004"]) == ("pass", "pass"), result.why
 
 
-def test_cartpole_is_learnt_to_a_return_of_150_in_19_968_environment_steps(tmp_path: Path) -> None:
-    changes = ["train.env_steps=19968", "train.target=150", "data.validation_episodes=10", "contract=null"]
-    result = app.train(EXAMPLES / "cartpole-ppo" / "run.yaml", changes, runs_dir=tmp_path)
+@pytest.mark.parametrize(
+    ("name", "env_steps", "least", "changes"),
+    [
+        ("cartpole-ppo", 19_968, 150, []),
+        ("cartpole-dqn", 7_680, 80, []),
+        ("pendulum-ppo", 20_480, -1_000, ["schedule.kind=constant"]),  # a rate that falls so soon learns little
+        ("acrobot-ppo", 49_152, -200, []),
+    ],
+)
+def test_an_agent_learns_something_in_few_environment_steps(
+    name: str, env_steps: int, least: float, changes: list[str], tmp_path: Path
+) -> None:
+    short = [f"train.env_steps={env_steps}", f"train.target={least}", "data.validation_episodes=10", "contract=null"]
+    result = app.train(EXAMPLES / name / "run.yaml", [*short, *changes], runs_dir=tmp_path)
     assert result.outcome.label == "done", result.why
     assert result.best is not None
-    assert result.best >= 150
+    assert least <= result.best <= (500 if least > 0 else 0), "no episode of CartPole gives more, none of the others 0"
 
 
-def test_pendulum_is_learnt_to_a_return_of_minus_1000_in_20_480_environment_steps(tmp_path: Path) -> None:
-    budget = ["train.env_steps=20480", "schedule.kind=constant"]  # a rate that falls so soon learns little
-    changes = [*budget, "train.target=-1000", "data.validation_episodes=10", "contract=null"]
-    result = app.train(EXAMPLES / "pendulum-ppo" / "run.yaml", changes, runs_dir=tmp_path)
+def test_mountaincar_is_learnt_from_by_the_rules_of_its_example(tmp_path: Path) -> None:
+    changes = ["train.env_steps=2000", "train.target=null", "data.validation_episodes=4", "contract=null"]
+    result = app.train(EXAMPLES / "mountaincar-dqn" / "run.yaml", changes, runs_dir=tmp_path)
     assert result.outcome.label == "done", result.why
-    assert result.best is not None
-    assert -1000 <= result.best < 0
-
-
-def test_acrobot_is_learnt_to_a_return_of_minus_200_in_49_152_environment_steps(tmp_path: Path) -> None:
-    changes = ["train.env_steps=49152", "train.target=-200", "data.validation_episodes=10", "contract=null"]
-    result = app.train(EXAMPLES / "acrobot-ppo" / "run.yaml", changes, runs_dir=tmp_path)
-    assert result.outcome.label == "done", result.why
-    assert result.best is not None
-    assert -200 <= result.best < 0
+    q_mean = result.run.read_steps()[-1].extra["q_mean"] or 0.0
+    assert q_mean < -1.0, "what a step costs is learnt long before the top is found"
 
 
 @pytest.mark.long
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", range(1, 6))
-def test_acrobot_reaches_minus_90_over_100_episodes_that_did_not_select_the_checkpoint(
-    seed: int, tmp_path: Path
+@pytest.mark.parametrize(
+    ("name", "env_steps", "least"),
+    [
+        ("cartpole-ppo", 99_840, 495),
+        ("cartpole-dqn", 99_840, 495),
+        ("acrobot-ppo", 499_712, -90),
+        ("mountaincar-dqn", 119_808, -110),
+        ("pendulum-ppo", 204_800, -250),
+    ],
+)
+def test_an_agent_reaches_its_return_over_100_episodes_that_did_not_select_the_checkpoint(
+    name: str, env_steps: int, least: float, seed: int, tmp_path: Path
 ) -> None:
-    result = app.train(EXAMPLES / "acrobot-ppo" / "run.yaml", [f"seed={seed}"], runs_dir=tmp_path)
+    result = app.train(EXAMPLES / name / "run.yaml", [f"seed={seed}"], runs_dir=tmp_path)
     assert result.outcome.label == "done", result.why
-    assert evaluate(result.run, episodes=100).value >= -90
+    found = evaluate(result.run, episodes=100)
+    assert isinstance(found, EpisodeEvaluation)
+    assert (found.episodes, result.run.read_steps()[-1].extra["env_steps"]) == (100, env_steps)
+    assert found.value >= least
 
 
 @pytest.mark.long
@@ -151,29 +166,6 @@ def test_the_oil_temperature_is_forecast_as_well_as_autoformer_is_published_to(
 def test_recall_of_8_pairs_is_right_in_99_of_100_cases(seed: int, tmp_path: Path) -> None:
     result = app.train(EXAMPLES / "mqar" / "run.yaml", [f"seed={seed}"], runs_dir=tmp_path)
     assert result.outcome.label == "done", result.why
-
-
-@pytest.mark.long
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("seed", range(1, 6))
-def test_pendulum_reaches_minus_250_over_100_episodes_that_did_not_select_the_checkpoint(
-    seed: int, tmp_path: Path
-) -> None:
-    result = app.train(EXAMPLES / "pendulum-ppo" / "run.yaml", [f"seed={seed}"], runs_dir=tmp_path)
-    assert result.outcome.label == "done", result.why
-    assert evaluate(result.run, episodes=100).value >= -250
-
-
-@pytest.mark.long
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("seed", range(1, 6))
-def test_cartpole_reaches_495_over_100_episodes_that_did_not_select_the_checkpoint(seed: int, tmp_path: Path) -> None:
-    result = app.train(EXAMPLES / "cartpole-ppo" / "run.yaml", [f"seed={seed}"], runs_dir=tmp_path)
-    assert result.outcome.label == "done", result.why
-    found = evaluate(result.run, episodes=100)
-    assert isinstance(found, EpisodeEvaluation)
-    assert (found.episodes, result.run.read_steps()[-1].extra["env_steps"]) == (100, 99_840)
-    assert found.value >= 495
 
 
 @pytest.mark.long

@@ -3,7 +3,6 @@
 import random
 import signal
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -114,16 +113,4 @@ def test_accumulation_and_halves_of_windows_survive_a_kill(tmp_path: Path) -> No
 def test_a_language_model_killed_in_its_run_equals_the_uncut_one(compiled: bool, tmp_path: Path) -> None:
     shards = harness.token_shards(tmp_path / "shards")
     values = harness.language_model(shards, train__compile=compiled, train__threads=2)
-    assert_equal_when_killed_twice(values, tmp_path)
-
-
-def assert_equal_when_killed_twice(values: dict[str, Any], folder: Path) -> None:
-    """Kill the run after a row, and again inside the save of a validation, and hold its end against the uncut run."""
-    whole = harness.start(harness.train, values, folder / "uncut")
-    assert harness.finish(whole) == 0
-    child = harness.start(harness.train_killed_at, "step", 32, values, folder / "cut")
-    assert harness.finish(child) == -signal.SIGKILL
-    child = harness.start(harness.resume_killed_at, "validation", 0, folder / "cut")
-    assert harness.finish(child) == -signal.SIGKILL
-    run = resumed_to_the_end(folder / "cut")
-    harness.assert_equal_to(harness.only_run(folder / "uncut"), run)
+    harness.assert_exact_when_killed(values, tmp_path, ("step", 32), ("validation", 0))

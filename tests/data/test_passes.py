@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainwright.data import passes
-from trainwright.data.passes import Passes
-from trainwright.data.windows import pass_key, permuted_batch
+from trainwright.data.passes import Passes, pass_key, permuted_batch
 
 
 def over(items: int, batch_size: int, *, seed: int = 3) -> Passes:

@@ -217,8 +217,9 @@ def test_each_series_has_its_own_day_of_the_month(tmp_path: Path) -> None:
     times = np.concatenate([without(own, 7) for own in days.values()])
     path = series.write(tmp_path / "a.csv", {"shop": np.repeat([*days], 59), "time": times, "load": np.arange(177.0)})
     table = load(path, id="shop", gaps="fill", missing="carry_forward")
-    assert (str(table.frequency), table.times is not None) == ("1mo", True)
-    assert table.times.astype("datetime64[D]").tolist() == np.concatenate([*days.values()]).tolist()  # type: ignore[union-attr]
+    assert str(table.frequency) == "1mo"
+    assert table.times is not None
+    assert table.times.astype("datetime64[D]").tolist() == np.concatenate([*days.values()]).tolist()
 
 
 def test_a_month_that_is_missing_is_filled_at_its_own_end(tmp_path: Path) -> None:

@@ -8,8 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from trainwright.data.passes import pass_key, permuted_batch
 from trainwright.data.shards import Shards
-from trainwright.data.windows import TokenBatch, TokenSource, pass_key, permuted_batch
+from trainwright.data.windows import TokenBatch, TokenSource
 from trainwright.errors import DamagedCheckpointError, DataError, DataExhaustedError
 
 KEYS = st.integers(0, 2**64 - 1)

@@ -1,7 +1,6 @@
 """That a resume is exact, for every trainable: a model's tests inherit `ResumeTests` beside `TrainableTests`."""
 
 import random
-import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -41,17 +40,9 @@ class ResumeTests(Described):
         values = self.configuration(tmp_path)
         values = {**values, "checkpoint": {"every": 5}, "validate": {**values["validate"], "every": 8}}
         values["train"] = {**values["train"], "steps": KILLED_RUN}
-        assert harness.train(values, tmp_path / "uncut") == 0
         chance = random.Random(values["model"]["type"])
         row, validation = chance.randrange(KILLED_RUN // 2), chance.randrange(1, 3)
-        child = harness.start(harness.train_killed_at, "step", row, values, tmp_path / "cut")
-        assert harness.finish(child) == -signal.SIGKILL
-        child = harness.start(harness.resume_killed_at, "validation", validation, tmp_path / "cut")
-        assert harness.finish(child) == -signal.SIGKILL
-        assert harness.finish(harness.start(harness.resume, tmp_path / "cut")) == 0
-        cut = harness.only_run(tmp_path / "cut")
-        assert [event.detail for event in cut.read_events() if event.kind == "not_exact"] == []
-        harness.assert_equal_to(harness.only_run(tmp_path / "uncut"), cut)
+        harness.assert_exact_when_killed(values, tmp_path, ("step", row), ("validation", validation))
 
 
 def steps_of(candidate: Candidate, made: Trainable, first: int) -> tuple[Sequence[dict[str, Any]], Sequence[State]]:

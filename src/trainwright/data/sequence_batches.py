@@ -1,15 +1,14 @@
-"""Labelled sequences as batches, in an order that a seed and a pass decide and that needs no memory."""
+"""Labelled sequences as batches."""
 
 from collections.abc import Iterator, Mapping
 from typing import Literal
 
-import numpy as np
 import torch
 
+from trainwright.data.passes import Passes, spread
 from trainwright.data.sequences import SequenceBatch, Sequences
-from trainwright.data.windows import pass_key, permuted_batch
-from trainwright.errors import DamagedCheckpointError, DataError, DataExhaustedError
-from trainwright.state import State, StateValue, require
+from trainwright.errors import DataError
+from trainwright.state import State, StateValue
 from trainwright.trainable import Unit
 
 
@@ -28,26 +27,36 @@ class SequenceSource:
         validation_batches: int | None = None,
     ) -> None:
         """Errors: DataError when there are fewer training sequences than a batch has."""
-        self._data, self._seed, self._exhaustion = data, seed, exhaustion
-        self._batch_size, self._validation_limit = batch_size, validation_batches
-        self.epoch = self._position = 0
-        if self.items_per_epoch < batch_size:
+        self._data, self._batch_size, self._validation_limit = data, batch_size, validation_batches
+        count = len(data.train.x)
+        if count < batch_size:
             raise DataError(
-                f"{data.path}: {self.items_per_epoch} training sequences are fewer than a batch of {batch_size}; "
+                f"{data.path}: {count} training sequences are fewer than a batch of {batch_size}; "
                 "give more data or a smaller batch"
             )
+        self._passes = Passes(
+            count,
+            batch_size=batch_size,
+            seed=seed,
+            exhaustion=exhaustion,
+            of=f"{data.path}: all {count:,} training sequences",
+        )
+
+    @property
+    def epoch(self) -> int:
+        return self._passes.epoch
 
     @property
     def items_per_epoch(self) -> int:
-        return len(self._data.train.x)
+        return self._passes.items
 
     @property
     def micro_batches_per_epoch(self) -> int:
-        return -(-self.items_per_epoch // self._batch_size)
+        return self._passes.batches
 
     @property
     def micro_batches_left(self) -> int:
-        return -(-(self.items_per_epoch - self._position) // self._batch_size)
+        return self._passes.batches_left
 
     @property
     def hashes(self) -> Mapping[str, str]:
@@ -55,34 +64,18 @@ class SequenceSource:
 
     def next_batch(self) -> SequenceBatch:
         """Give the next batch. Errors: DataExhaustedError under `halt` after the first pass."""
-        n = self.items_per_epoch
-        if self.epoch and self._exhaustion == "halt":
-            raise DataExhaustedError(
-                f"{self._data.path}: all {n:,} training sequences were seen once and exhaustion is 'halt'; "
-                "set it to 'cycle', or give more data or fewer steps"
-            )
-        end = min(n, self._position + self._batch_size)
-        rows_b = torch.from_numpy(permuted_batch(np.arange(self._position, end), n, pass_key(self._seed, self.epoch)))
-        self.epoch, self._position = (self.epoch + 1, 0) if end == n else (self.epoch, end)
+        rows_b = torch.from_numpy(self._passes.next())
         return SequenceBatch(*(part[rows_b] for part in self._data.train))
 
     def validation_batches(self) -> Iterator[SequenceBatch]:
         """Give the held-out sequences in batches; when limited, spread evenly over all of them."""
-        held_out, size = self._data.validation, self._batch_size
-        total = -(-len(held_out.x) // size)
-        count = total if self._validation_limit is None else min(total, self._validation_limit)
-        for number in range(count):
-            start = number * total // count * size
-            yield SequenceBatch(*(part[start : start + size] for part in held_out))
+        held_out = self._data.validation
+        for part in spread(len(held_out.x), self._batch_size, self._validation_limit):
+            yield SequenceBatch(*(array[part] for array in held_out))
 
     def save(self) -> dict[str, StateValue]:
-        return {"epoch": self.epoch, "position": self._position}
+        return self._passes.save()
 
     def load(self, state: State) -> None:
         """Go on where `save` was. Errors: DamagedCheckpointError for an entry that is missing or out of range."""
-        epoch, position = require(state, "epoch"), require(state, "position")
-        if not isinstance(epoch, int) or not isinstance(position, int) or not 0 <= position < self.items_per_epoch:
-            raise DamagedCheckpointError(
-                f"the data position is pass {epoch!r}, sequence {position!r}; these data have {self.items_per_epoch}"
-            )
-        self.epoch, self._position = epoch, position
+        self._passes.load(state)

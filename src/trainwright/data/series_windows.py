@@ -9,13 +9,12 @@ from typing import Any, Final, Literal, final
 import numpy as np
 import torch
 
-from trainwright.data.passes import Passes
+from trainwright.data.passes import Passes, pass_key, permuted_batch
 from trainwright.data.series import Window
 from trainwright.data.series_arrays import Arrays
 from trainwright.data.series_options import Part
 from trainwright.data.series_scaling import Scales, scaled
 from trainwright.data.series_times import Ticks
-from trainwright.data.windows import pass_key, permuted_batch
 from trainwright.errors import DataError, about
 from trainwright.state import State, StateValue
 from trainwright.trainable import Unit
@@ -147,7 +146,7 @@ class SeriesSource:
             batch_size=batch_size,
             seed=seed,
             exhaustion=exhaustion,
-            of=f"{self._path}: training windows",
+            of=f"{self._path}: training windows: all {len(self._training):,}",
         )
 
     def _check_length(self) -> None:

@@ -149,7 +149,7 @@ class SequenceNet(nn.Module):
             last_b1d = (lengths_b - 1)[:, None, None].expand(-1, 1, x_btd.shape[2])
             return self.head(x_btd.gather(1, last_b1d)[:, 0])  # type: ignore[no-any-return]  # nn.Module gives Any
         counts_bt = torch.arange(x_btd.shape[1], device=lengths_b.device) < lengths_b[:, None]
-        return self.head((x_btd * counts_bt[..., None]).sum(1) / lengths_b[:, None])  # type: ignore[no-any-return]
+        return self.head((x_btd * counts_bt[..., None]).sum(1) / lengths_b[:, None])  # type: ignore[no-any-return]  # as above
 
 
 class Mamba2Sequence(TorchTrainable):
@@ -209,7 +209,7 @@ class Mamba2Sequence(TorchTrainable):
 
     def forward(self, batch: SequenceBatch) -> Tensor:
         """Give logits (b, c), or numbers (b, o) in deviations from the mean of training."""
-        return self.net(batch.x, batch.lengths_b, self.setup.model.pooling)  # type: ignore[no-any-return]
+        return self.net(batch.x, batch.lengths_b, self.setup.model.pooling)  # type: ignore[no-any-return]  # as above
 
     def compute_loss(self, predictions: Tensor, batch: SequenceBatch) -> tuple[Tensor, int]:
         """Give the mean loss of the judge, computed in fp32, and the number of sequences."""
