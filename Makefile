@@ -14,11 +14,12 @@ GPU_PREPARE ?= $(PREPARE)
 GPU_RUNS ?= runs/gpu-evidence
 GPU_TRAIN ?=
 
-.PHONY: demo gpu-evidence test test-long test-models lint bench
+.PHONY: demo gpu-evidence test test-long test-models test-s3 lint bench
 
 demo: .venv/installed
 	$(BIN)/trainwright data prepare $(PREPARE) --out $(DEMO_DATA)
 	$(BIN)/trainwright train examples/python-lm/run.yaml
+	$(BIN)/trainwright models verify python-lm
 	$(BIN)/trainwright sample latest --prompt "    def __init__(self" --max-tokens 70
 
 # GPU_TRAIN: KEY=VALUE that win over the file's. The run is attached, then the record of probes: each while it is latest,
@@ -49,6 +50,11 @@ test-models: .venv/installed-test
 	$(BIN)/python -m pytest -v $(TRAINABLES)$(addprefix ::,$(OF_MODEL)) -k "not resume" $(PYTEST_ARGS)
 	$(BIN)/python -m pytest -v $(TRAINABLES)$(addprefix ::,$(OF_MODEL)) -k resume $(PYTEST_ARGS)
 
+# the tests of S3 against ENDPOINT, with the keys of AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; without it SeaweedFS
+ENDPOINT ?=
+test-s3: .venv/installed-test
+	TRAINWRIGHT_TEST_S3_ENDPOINT=$(ENDPOINT) $(BIN)/python -m pytest -v tests/checkpoints/test_s3.py $(PYTEST_ARGS)
+
 lint: .venv/installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -59,6 +65,9 @@ bench: .venv/installed-test
 	$(BIN)/python benchmarks/lm_throughput.py
 	$(BIN)/python benchmarks/mamba2_throughput.py
 	$(BIN)/python benchmarks/judge.py
+	$(BIN)/python benchmarks/save_overhead.py
+	$(BIN)/python benchmarks/registry.py
+	$(BIN)/python benchmarks/store_throughput.py
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
 	$(BIN)/python benchmarks/dqn_throughput.py
 	$(BIN)/python benchmarks/ppo_throughput.py

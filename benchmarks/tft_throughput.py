@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  torch's own convention
 
 from trainwright.data.series import Inputs, Variable, Window
+from trainwright.environment import keep_freed_memory
 from trainwright.models.forecast_scores import quantile_losses
 from trainwright.models.tft_network import Shape, TemporalFusionTransformer
 
@@ -65,6 +66,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     arguments = parser.parse_args()
     setattr(torch.utils.deterministic, "fill_uninitialized_memory", False)  # noqa: B010  as a run has it; untyped in torch
+    keep_freed_memory()  # likewise; for both sides
     for threads, (case, sizes) in product(arguments.threads, CASES.items()):
         torch.set_num_threads(threads)
         torch.manual_seed(0)

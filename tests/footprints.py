@@ -1,6 +1,6 @@
 """What training really takes of memory: as torch's CPU allocator counts it, or as a process of its own grows by it.
 
-As a command it prints the growth of this process: `python -m tests.footprints CONFIG_AS_JSON STEPS`.
+As a command it prints the growth of this process: `python -m tests.footprints CONFIG STEPS WARM`, both as JSON.
 """
 
 import ctypes
@@ -44,14 +44,15 @@ def allocated(config: RunConfig, steps: int = 3) -> int:
     return peak
 
 
-def grown(config: RunConfig, steps: int = 3) -> int:
+def grown(config: RunConfig, steps: int, warm: RunConfig) -> int:
     """Give the resident memory at its peak above what it was before.
 
-    A step was taken by then and given up, so that libraries are loaded and kernels were used once; what the C library
-    keeps of it goes back first.
+    A step of `warm` was taken by then and given up, so that libraries are loaded and kernels were used once; what the C
+    library keeps of it goes back first. What it keeps all the same is missing from the growth where the steps use it
+    again, so a small `warm` measures best.
     """
     with environment.deterministic(config, CPU):
-        train(config, 1)
+        train(warm, 1)
         gc.collect()
         ctypes.CDLL(None).malloc_trim(0)
         before = _resident("VmRSS")
@@ -66,4 +67,5 @@ def _resident(key: str) -> int:
 
 
 if __name__ == "__main__":
-    print(grown(RunConfig.parse(json.loads(sys.argv[1])).resolved(), int(sys.argv[2])))
+    measured, warming = (RunConfig.parse(json.loads(text)).resolved() for text in (sys.argv[1], sys.argv[3]))
+    print(grown(measured, int(sys.argv[2]), warming))

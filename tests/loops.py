@@ -9,12 +9,13 @@ from typing import Any
 
 from tests.toys import Toy
 from trainwright.budget import LoopSettings
+from trainwright.checkpoints.base import Store
 from trainwright.checkpoints.checkpoints import Checkpoints
 from trainwright.checkpoints.memory import MemoryStore
 from trainwright.loop import Ended, Loop
 from trainwright.manifest import Stamp
 from trainwright.newruns import create_run
-from trainwright.recorder import Recorder, Silent
+from trainwright.recorder import Recorder, Silent, Watcher
 from trainwright.rundir import Attempt, RunDirectory
 from trainwright.schedules import Schedule
 from trainwright.steps import Stepper, stepper_for
@@ -54,14 +55,16 @@ def run_loop(
     *,
     stepper: Callable[..., Stepper] = stepper_for,
     prepare: Callable[[Loop], object] = lambda _loop: None,
+    store: Store | None = None,
+    watcher: Watcher | None = None,
     **extra: Any,
 ) -> Finished:
     run = create_run("loop", folder, "")
     attempt = run.new_attempt()
     attempt.start_file.write_text('{"attempt":1,"time":"","step":0,"checkpoint":null}')
-    checkpoints = Checkpoints(MemoryStore())
+    checkpoints = Checkpoints(store or MemoryStore())
     stamp = Stamp(run=run.id, attempt=1, model_type=trainable.model_type, config_sha256="")
-    with closing(Recorder(attempt, Silent())) as recorder:
+    with closing(Recorder(attempt, watcher or Silent())) as recorder:
         loop = Loop(trainable, told, recorder=recorder, checkpoints=checkpoints, stamp=stamp, stepper=stepper, **extra)
         prepare(loop)
         began = perf_counter()

@@ -18,17 +18,19 @@ PACKAGE = "trainwright"
 ROWS = (
     ("errors", "outcome"),
     (
-        *("files", "jsonfile", "rowfiles"),
+        *("files", "jsonfile", "rowfiles", "telemetry"),
         *("yamlfile", "nvml", "device", "durations", "peaks"),
         *("state", "equality", "rng", "optimizers", "digests"),
         *("illustrations", "trainable", "torch_trainable", "signals", "clocks", "timestamps", "signing", "children"),
+        *("redaction", "secrets"),
     ),
     (
         *("data", "manifest", "metrics", "columns", "rundir", "newruns", "recorder", "config", "schedules"),
         *("guards", "budget", "environment", "sensors", "devices", "residency", "charts", "panels", "seals"),
+        *("vault",),
     ),
     ("models", "contract", "checkpoints", "jobs", "registry"),
-    ("audits", "steps", "loopstate", "sanity", "loop", "statement", "evidence"),
+    ("audits", "steps", "loopstate", "sanity", "loop", "statement", "evidence", "mirror", "uploads", "versionfiles"),
     (
         "origins",
         "failures",
@@ -51,10 +53,14 @@ ROWS = (
         "footprint",
         "planning",
         "exports",
+        "registration",
+        "modelcard",
         "evaluation",
+        "restoration",
+        "holdings",
     ),
     ("worker", "executors"),
-    ("app",),
+    ("settings", "library", "app", "diagnosis"),
     ("cli", "web", "__main__", PACKAGE),  # the package's own file is the public face
 )
 ROW = {part: number for number, row in enumerate(ROWS, 1) for part in row}
@@ -69,6 +75,7 @@ SIDEWAYS = {
     "optimizers": {"state"},
     "trainable": {"illustrations", "optimizers", "state"},
     "signing": {"files"},
+    "secrets": {"redaction"},
     "equality": {"state"},
     "digests": {"equality"},
     "torch_trainable": {"illustrations", "optimizers", "rng", "state", "trainable"},
@@ -85,6 +92,7 @@ SIDEWAYS = {
     "steps": {"audits"},
     "loop": {"audits", "loopstate", "steps"},
     "evidence": {"statement"},
+    "uploads": {"mirror"},
     "records": {"origins"},
     "runs": {"failures", "origins", "records"},
     "accumulation": {"candidates"},
@@ -99,18 +107,24 @@ SIDEWAYS = {
     "report": {"plots"},
     "planning": {"footprint"},
     "evaluation": {"exports"},
+    "registration": {"exports", "outside"},
+    "modelcard": {"exports"},
+    "library": {"settings"},
+    "app": {"library", "settings"},
+    "diagnosis": {"settings"},
     "__main__": {"cli"},
 }
 SIBLINGS = {"models", "contract", "checkpoints", "jobs", "registry"}
 
 # In a backend package these modules each hold one backend; only `open` names them.
-BACKENDS = {"checkpoints": {"filesystem", "memory"}}
-EMPTY = ("models", "contract", "checkpoints", "data", "cli")  # so that to import one module is not to import all
+BACKENDS = {"checkpoints": {"filesystem", "memory", "s3"}, "registry": {"sql"}}
+EMPTY = ("models", "contract", "checkpoints", "registry", "data", "cli")  # so that one module can be imported alone
 
 FORBIDDEN_NAMES = {"utils", "util", "common", "core", "helpers", "helper", "manager", "misc"}
 HEAVY = (
     *("torch", "pydantic", "duckdb", "sqlalchemy", "numpy", "pyarrow"),
-    *("transformers", "tokenizers", "safetensors", "msgspec", "yaml", "jinja2", "gymnasium"),
+    *("transformers", "tokenizers", "safetensors", "msgspec", "yaml", "jinja2", "gymnasium", "obstore"),
+    *("alembic", "psycopg", "hvac"),
 )
 DEVICE = re.compile(r"(cpu|cuda|mps|xpu|hpu|meta)(:\d*)?")  # a part of an f-string, too
 

@@ -239,6 +239,24 @@ def test_the_hash_depends_on_values_alone(tmp_path: Path) -> None:
     assert first.sha256() != RunConfig.load(files[0], ["seed=1"]).sha256()
 
 
+def test_keys_that_came_later_count_from_when_they_are_given_so_that_earlier_runs_keep_their_hash() -> None:
+    data = {"model": {"type": "lm", "width": 4}, "train": {"steps": 3, "learning_rate": 1e-3}}
+    assert RunConfig.parse(data).sha256() == (
+        "8002641322ff22b19a5c5dc17c2d304d9225bc5bf7f36b3b873229bda880b1f1"  # as it was before there was a store
+    )
+    given = [RunConfig.parse(data, [change]) for change in ("checkpoint.store=file:///a", "register.name=a")]
+    assert len({RunConfig.parse(data).sha256(), *(one.sha256() for one in given)}) == 3
+
+
+@pytest.mark.parametrize(
+    "url", ["bucket", "s3://key:secret@bucket/x", "s3://key@bucket", "https://host/x?signature=secret", "memory"]
+)
+def test_a_store_is_named_by_a_url_that_holds_no_key(url: str) -> None:
+    with pytest.raises(InputError, match=r"checkpoint\.store: .*expected the URL of a store"):
+        config(f"checkpoint.store={url}")
+    assert config("checkpoint.store=s3://bucket/a/b").checkpoint.store == "s3://bucket/a/b"
+
+
 def test_differences_name_each_key_with_both_values() -> None:
     assert config("train.steps=4", "model.width=8").differences(config()) == {
         "train.steps": (4, 3),

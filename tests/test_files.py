@@ -123,9 +123,23 @@ def test_a_hash_over_names_ignores_their_order_and_nothing_else() -> None:
     assert files.sha256_of_names(pairs) not in {files.sha256_of_names(other) for other in others}
 
 
-def test_a_link_that_lies_in_place_of_the_temporary_file_is_never_written_through(tmp_path: Path) -> None:
+def test_a_link_that_lies_in_place_of_the_temporary_file_is_never_written_through(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "victim").write_bytes(b"as before")
-    (tmp_path / f"a.{os.getpid()}{files.TEMPORARY_SUFFIX}").symlink_to(tmp_path / "victim")
+    monkeypatch.setattr(os, "urandom", bytes)
+    (tmp_path / f"a.{'00' * 8}{files.TEMPORARY_SUFFIX}").symlink_to(tmp_path / "victim")
+    with pytest.raises(FileExistsError):
+        files.write_atomically(tmp_path / "a", b"data")
+    monkeypatch.undo()
     files.write_atomically(tmp_path / "a", b"data")
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"a": b"data", "victim": b"as before"}
     assert not (tmp_path / "a").is_symlink()
+
+
+def test_two_processes_of_one_number_on_two_machines_write_two_files(tmp_path: Path) -> None:
+    with files.atomic_file(tmp_path / "a") as one:
+        one.write(b"on")
+        files.write_atomically(tmp_path / "a", b"two")  # as another container does, whose only process is number 1 too
+        one.write(b"e")
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"a": b"one"}

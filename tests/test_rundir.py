@@ -252,3 +252,23 @@ def test_an_unknown_run_is_refused_with_the_newest_ones(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         RunDirectory.find("nope", tmp_path)
     assert str(caught.value).endswith(f"newest runs: {', '.join(made_run.id for made_run in made[:5])}")
+
+
+# -- after.jsonl -----------------------------------------------------------------------------------------------------
+
+
+def test_what_was_done_beside_and_after_the_training_is_kept_in_order_behind_a_row_that_a_kill_cut(
+    run: RunDirectory,
+) -> None:
+    assert run.read_after() == []
+    run.add_after("uploaded", checkpoint="step-00000010.a1", bytes=7)
+    with run.after.open("ab") as file:
+        file.write(b'{"time": "2026')
+    assert [one.kind for one in run.read_after()] == ["uploaded"]
+    run.add_after("upload_failed", reason="no answer")
+    rows = run.read_after()
+    assert [one.kind for one in rows] == ["uploaded", "upload_failed"]
+    assert rows[0].detail == {"checkpoint": "step-00000010.a1", "bytes": 7}
+    run.after.write_bytes(run.after.read_bytes() + b"[]\n")
+    with pytest.raises(DataError, match=r"after\.jsonl:3: is no row of what was done with a run"):
+        run.read_after()

@@ -38,6 +38,7 @@ class LoopSettings:
     checkpoint_every: int | None = None
     keep_last: int = 2
     keep_every: int | None = None
+    background: bool = False
     early_stopping: EarlyStoppingSection | None = None
     divergence_ratio: float | None = 2.0
     first_validation_cap: float | None = None
@@ -98,11 +99,19 @@ def loop_settings(config: RunConfig, trainable: Trainable) -> LoopSettings:
         checkpoint_every=steps(config.checkpoint.every, "checkpoint.every"),
         keep_last=config.checkpoint.keep_last,
         keep_every=steps(config.checkpoint.keep_every, "checkpoint.keep_every"),
+        background=_in_background(config, trainable),
         early_stopping=config.early_stopping,
         divergence_ratio=config.guards.divergence_ratio,
         first_validation_cap=first_validation_cap(config, trainable),
         explosion=config.guards.explosion,
     )
+
+
+def _in_background(config: RunConfig, trainable: Trainable) -> bool:
+    """Tell where checkpoints are written: a device trains on by itself, threads of a CPU would be taken from it."""
+    if config.checkpoint.write is None:
+        return trainable.device.type == "cuda"
+    return config.checkpoint.write == "background"
 
 
 def _schedule(config: RunConfig, total_steps: int | None) -> Schedule:

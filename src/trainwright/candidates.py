@@ -73,4 +73,4 @@ def after_updates(candidate: Candidate, count: int = 2, **how: Any) -> Trainable
 def stored(trainable: Trainable) -> dict[str, StateValue]:
     """Give the state as it comes back from the files of a checkpoint; nothing in it is shared with the trainable."""
     encoded = codec.encode(trainable.save_checkpoint())
-    return codec.decode(encoded.files, encoded.segments)
+    return codec.decode(encoded.joined(), encoded.segments)

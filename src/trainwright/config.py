@@ -23,6 +23,7 @@ from pydantic import (
 from trainwright import device, yamlfile
 from trainwright.errors import InputError, TrainwrightError
 from trainwright.files import sha256_of_bytes
+from trainwright.secrets import Reference
 from trainwright.yamlfile import Document
 
 Mode: TypeAlias = Literal["from_scratch", "finetune"]
@@ -40,6 +41,13 @@ class Interval:
 
     def in_steps(self, steps_per_epoch: int | None) -> int:
         return self.count if self.unit == "steps" else self.count * (steps_per_epoch or 1)
+
+
+def _is_reference(text: str) -> bool:
+    try:
+        return Reference.parse(text) is not None
+    except InputError as error:
+        raise ValueError(str(error)) from error
 
 
 def _interval(value: Any) -> Interval:
@@ -71,6 +79,10 @@ MODES: Mapping[Mode, ModeDefaults] = {
 
 
 BUDGETS = ("steps", "tokens", "samples", "epochs", "env_steps")
+LATER = (  # keys that came when runs were on record already; None is as before
+    *("checkpoint.write", "checkpoint.store", "register"),
+)
+NO_STORE = "none"  # no copy of this run, whatever store the settings name
 SET_BY_MODE = ("train.learning_rate", "schedule.warmup_steps", "train.target", "guards.first_validation_cap")
 
 
@@ -167,6 +179,34 @@ class CheckpointSection(Section):
     every: IntervalField | None = None
     keep_last: int = Field(2, ge=1)
     keep_every: IntervalField | None = None
+    write: Literal["inline", "background"] | None = None
+    store: str | None = None
+
+    @property
+    def named_store(self) -> str | None:
+        """Give the URL of a store, or the reference to it; None where none is named or wanted."""
+        return None if self.store == NO_STORE else self.store
+
+    @field_validator("store")
+    @classmethod
+    def _url_without_secrets(cls, value: str | None) -> str | None:
+        """Refuse what may hold a key: run.yaml is a record, and who may use the store stands in the settings.
+
+        A reference to the URL stays one, in the record and in the hash over it.
+        """
+        if value in {None, NO_STORE} or _is_reference(value):
+            return value
+        if "://" not in value or "@" in value or "?" in value:
+            raise ValueError(
+                "expected the URL of a store, as file:///dir or s3://bucket/prefix, without keys or options in it: "
+                "these stand in settings.yaml"
+            )
+        return value
+
+
+class RegisterSection(Section):
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")
+    bump: Literal["major", "minor", "patch"] = "minor"
 
 
 class ExplosionSection(Section):
@@ -199,6 +239,7 @@ class RunConfig(Section):
     early_stopping: EarlyStoppingSection | None = None
     checkpoint: CheckpointSection = CheckpointSection()
     guards: GuardsSection = GuardsSection()
+    register_: RegisterSection | None = Field(None, alias="register")
     _document: Document = PrivateAttr(default_factory=lambda: Document("run config", {}))
 
     @field_validator("device")
@@ -274,8 +315,17 @@ class RunConfig(Section):
         return yamlfile.dump(self.to_dict())
 
     def sha256(self) -> str:
-        """Hash of the values, independent of the order and comments of the file."""
-        return sha256_of_bytes(msgspec.json.encode(self.to_dict(), order="sorted"))
+        """Hash of the values, independent of the order and comments of the file.
+
+        A key of `LATER` counts from when it is given, so that the hashes of earlier runs stay theirs.
+        """
+        values = self.to_dict()
+        for key in LATER:
+            section, _, name = key.rpartition(".")
+            within = values[section] if section else values
+            if within[name] is None:
+                del within[name]
+        return sha256_of_bytes(msgspec.json.encode(values, order="sorted"))
 
     def differences(self, other: "RunConfig") -> dict[str, tuple[Any, Any]]:
         """Give key → (here, there) for each value that differs."""

@@ -6,7 +6,11 @@ TrainwrightError              1  internal error
 ├── DataError                 6  data missing, damaged or exhausted
 │   └── DataExhaustedError    6  `exhaustion: halt` and every window was seen
 ├── StoreError                7  a checkpoint or a store failed
+│   ├── StoreRefusedError     7  a store answers that it will not: a wrong key, no right, no such bucket
+│   ├── StoreUnavailableError 7  a store does not answer as it should, after retries
+│   ├── RunTakenUpError       7  a run in a store was taken up elsewhere
 │   └── DamagedCheckpointError 7 a file of a checkpoint is not what its manifest says
+├── RegistryError             7  the registry's database failed
 └── MemoryExhaustedError      8  out of memory
 
 What is expected of a run (a gate that fails, an abort by a guard) is a value, `outcome.Outcome`, not an error.
@@ -52,8 +56,26 @@ class StoreError(TrainwrightError):
     exit_code = 7
 
 
+class StoreRefusedError(StoreError):
+    """A store answers that it will not: a wrong key, no right, no such bucket. To try again changes nothing."""
+
+
+class StoreUnavailableError(StoreError):
+    """A store does not answer, or with a fault of its own, after retries. Later it may work."""
+
+
+class RunTakenUpError(StoreError):
+    """A run in a store was taken up by another run directory; this one's attempts do not go there any more."""
+
+
 class DamagedCheckpointError(StoreError):
     """A file of a checkpoint is missing or differs from its manifest."""
+
+
+class RegistryError(TrainwrightError):
+    """The registry's database does not answer as it should, or is of another revision than this version knows."""
+
+    exit_code = 7
 
 
 class MemoryExhaustedError(TrainwrightError):

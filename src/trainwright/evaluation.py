@@ -1,12 +1,14 @@
-"""How good the model of a finished run is, on what did not select its checkpoint.
+"""How good the model of a finished run is: on what did not select its checkpoint, where there is such.
 
 Evaluation             a number of one checkpoint of a run
 ├── EpisodeEvaluation  an agent, by episodes on seeds that no validation has
-└── ForecastEvaluation a forecaster, by the rows of its test part, beside simple forecasts of the same windows
+├── ForecastEvaluation a forecaster, by the rows of its test part, beside simple forecasts of the same windows
+└── HeldOutEvaluation  any other model, by what its run held out or by other data, and which of the two it was
 """
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import torch
@@ -14,16 +16,20 @@ import torch
 from trainwright import rng
 from trainwright.config import RunConfig
 from trainwright.errors import DataError, InputError
-from trainwright.exports import saved
+from trainwright.exports import LANGUAGE_MODELS, load_decoder, saved
 from trainwright.models.agents import Agent
-from trainwright.models.build import build
+from trainwright.models.build import build, check
 from trainwright.models.forecast_evaluation import Band, Forecasted, compared
 from trainwright.models.forecasters import Forecaster
+from trainwright.models.mamba2_sequence import Mamba2Sequence
+from trainwright.models.token_evaluation import all_of, held_out, score
 from trainwright.rundir import RunDirectory
-from trainwright.trainable import Trainable
+from trainwright.trainable import Trainable, Validation
 
 DEVICE = torch.device("cpu")
 EPISODES: Final = 100
+BEST: Final = "best"
+NO_EPISODES: Final = "plays no episodes; leave --episodes and --seed out"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,53 +64,90 @@ class ForecastEvaluation(Evaluation):
     band: Band
 
 
+@dataclass(frozen=True, slots=True)
+class HeldOutEvaluation(Evaluation):
+    """Any other model over `n` items of the run's own held-out data (`data` is None), or of all that `data` holds.
+
+    `chose_checkpoint`: validations on these very data chose it, so the value is better than on others.
+    """
+
+    unit: str
+    n: int
+    items: str
+    measures: Mapping[str, float | None]
+    baselines: Mapping[str, float]
+    data: str | None
+    chose_checkpoint: bool
+
+
 def evaluate(
-    run: RunDirectory, *, episodes: int | None = None, seed: int | None = None, choice: str = "best"
+    run: RunDirectory,
+    *,
+    episodes: int | None = None,
+    seed: int | None = None,
+    data: Path | None = None,
+    choice: str = BEST,
 ) -> Evaluation:
     """Evaluate a checkpoint of a run, on the CPU. Every hash is verified, nothing is written.
 
-    An agent plays `episodes` (None: 100) by `seed` (None: 0). Errors: InputError for a model that is neither agent nor
-    forecaster, episodes of one that plays none, and fewer than 2; StoreError when there is no such checkpoint;
-    DamagedCheckpointError; DataError when the data of a forecaster are not what it was trained on.
+    An agent plays `episodes` (None: 100) by `seed` (None: 0). `data`: other shards for a language model, another file
+    for mamba2_sequence. Errors: InputError for an option that is not for the model, and fewer than 2 episodes;
+    StoreError when there is no such checkpoint; DamagedCheckpointError; DataError when the data are not what the run
+    was trained on, or `data` are not of their kind.
     """
+    config = RunConfig.load(run.config).resolved()
+    if config.model.type in LANGUAGE_MODELS:
+        if episodes is not None or seed is not None:
+            raise InputError(f"{run.id}: a language model {NO_EPISODES}")
+        return _by_tokens(run, config, data, choice)
     checkpoint, manifest, state = saved(run, choice)
     with rng.preserved(DEVICE):
-        trainable = build(RunConfig.load(run.config).resolved(), DEVICE)
-    if isinstance(trainable, Forecaster) and (episodes is not None or seed is not None):
-        raise InputError(f"{run.id}: a forecaster plays no episodes; leave --episodes and --seed out")
-    if not isinstance(trainable, Agent | Forecaster):
-        kind = f"model type {manifest.stamp.model_type!r}"
-        raise InputError(f"{run.id}: {kind} is neither agent nor forecaster; its validations are on record")
-    _check_data(manifest.stamp.hashes, trainable)
+        trainable = build(config, DEVICE)
+    _refuse(run, trainable, episodes=episodes, seed=seed, data=data)
+    _check_data(manifest.stamp.hashes, trainable.data_hashes)
     trainable.load_weights(state)
-    if isinstance(trainable, Forecaster):
-        trainable.load_scales(state)
     own: dict[str, Any] = {"run": run.id, "checkpoint": checkpoint.name, "step": manifest.step}
     if isinstance(trainable, Agent):
         return _by_episodes(trainable, EPISODES if episodes is None else episodes, seed or 0, own)
-    return _by_test_rows(trainable, own)
+    if isinstance(trainable, Forecaster):
+        trainable.load_scales(state)
+        return _by_test_rows(trainable, own)
+    return _by_held_out(trainable, own, data, choice)
 
 
-def _check_data(stamped: Mapping[str, str], trainable: Trainable) -> None:
-    if stamped != dict(trainable.data_hashes):
-        raise DataError(
-            f"the data are not those of the run: {dict(trainable.data_hashes)}, its checkpoint names {dict(stamped)}; "
-            "put the file of data.path back as it was"
+def _refuse(
+    run: RunDirectory, trainable: Trainable, *, episodes: int | None, seed: int | None, data: Path | None
+) -> None:
+    """Errors: InputError for an option that says nothing of such a model."""
+    plays = isinstance(trainable, Agent)
+    kind = "a forecaster" if isinstance(trainable, Forecaster) else f"a model of type {trainable.model_type!r}"
+    if not plays and (episodes is not None or seed is not None):
+        raise InputError(f"{run.id}: {kind} {NO_EPISODES}")
+    if data is not None and not isinstance(trainable, Mamba2Sequence):
+        where = "in the environment of its run" if plays else "by the data of its run"
+        raise InputError(
+            f"{run.id}: {kind} is evaluated {where} alone; leave --data out, which is for language models and "
+            "mamba2_sequence"
         )
+
+
+def _check_data(stamped: Mapping[str, str], found: Mapping[str, str]) -> None:
+    if stamped != dict(found):
+        raise DataError(
+            f"the data are not those of the run: {dict(found)}, its checkpoint names {dict(stamped)}; "
+            "put what data.path names back as it was"
+        )
+
+
+def _mean(found: Validation) -> dict[str, Any]:
+    return {"metric": found.metric, "value": found.value, "standard_error": found.standard_error}
 
 
 def _by_episodes(agent: Agent, episodes: int, seed: int, own: Mapping[str, Any]) -> EpisodeEvaluation:
     if episodes < 2:
         raise InputError(f"--episodes {episodes}: a standard error needs 2 or more")
     found = agent.evaluate(episodes, seed)
-    return EpisodeEvaluation(
-        **own,
-        metric=found.metric,
-        value=found.value,
-        standard_error=found.standard_error,
-        episodes=found.n,
-        seed=seed,
-    )
+    return EpisodeEvaluation(**own, **_mean(found), episodes=found.n, seed=seed)
 
 
 def _by_test_rows(forecaster: Forecaster, own: Mapping[str, Any]) -> ForecastEvaluation:
@@ -118,4 +161,46 @@ def _by_test_rows(forecaster: Forecaster, own: Mapping[str, Any]) -> ForecastEva
         windows=found.windows,
         forecasts=found.forecasts,
         band=found.band,
+    )
+
+
+def _by_held_out(trainable: Trainable, own: Mapping[str, Any], data: Path | None, choice: str) -> HeldOutEvaluation:
+    """Judge labelled sequences, all of them, or else what the model's own `validate` judges."""
+    if isinstance(trainable, Mamba2Sequence):
+        items, (found, baselines) = "sequences", trainable.evaluate(data)
+    else:
+        items, found, baselines = trainable.unit, trainable.validate(), trainable.baselines
+    return HeldOutEvaluation(
+        **own,
+        **_mean(found),
+        unit=trainable.validation_metric.unit,
+        n=found.n,
+        items=items,
+        measures=found.measures,
+        baselines=baselines,
+        data=None if data is None else str(data),
+        chose_checkpoint=data is None and choice == BEST,
+    )
+
+
+def _by_tokens(run: RunDirectory, config: RunConfig, data: Path | None, choice: str) -> HeldOutEvaluation:
+    """Score every held-out token of the run's shards, or every token of other shards of the same tokenizer."""
+    loaded = load_decoder(run, choice)
+    stamped = loaded.manifest.stamp.hashes
+    text = held_out(check(config)[2]) if data is None else all_of(data, stamped)
+    if data is None:
+        _check_data(stamped, text.hashes)
+    found = score(loaded.decoder, text)
+    return HeldOutEvaluation(
+        run=run.id,
+        checkpoint=loaded.checkpoint.name,
+        step=loaded.manifest.step,
+        **_mean(found.loss),
+        unit="nats",
+        n=found.loss.n,
+        items="tokens",
+        measures=found.measures,
+        baselines=found.baselines,
+        data=None if data is None else str(data),
+        chose_checkpoint=data is None and choice == BEST,
     )

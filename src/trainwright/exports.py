@@ -30,6 +30,8 @@ CHOICES = ("best", "last")
 FORMATS = ("hf", "safetensors")
 PROVENANCE = "trainwright.json"
 WRITTEN = ("config.json", "model.safetensors", shards.TOKENIZER, "tokenizer_config.json")  # beside it, by any format
+CARD = "README.md"  # of a version
+CARD_MARK = "<!-- written by trainwright models export -->"  # a README.md without it is somebody's own
 LANGUAGE_MODELS = ("lm", "mamba2")
 WEIGHTS = "model.decoder"
 
@@ -117,7 +119,7 @@ def sample(
     Errors: as `load_decoder`; DataError when the run's tokenizer is gone or another one; InputError as `generate`.
     """
     loaded = load_decoder(run, choice)
-    tokenizer = tokenizers.load(_tokenizer_file(run, loaded.manifest))
+    tokenizer = tokenizers.load(tokenizer_file(run, loaded.manifest))
     end = tokenizers.end_of_document_id(tokenizer)
     ids = _ids(tokenizer, prompt)
     continuation = generate(
@@ -136,7 +138,7 @@ def _ids(tokenizer: Tokenizer, text: str) -> Sequence[int]:
     return [int(token) for token in tokenizers.encode(tokenizer, [text])[0]]
 
 
-def _tokenizer_file(run: RunDirectory, manifest: Manifest) -> Path:
+def tokenizer_file(run: RunDirectory, manifest: Manifest) -> Path:
     """Give the tokenizer that the run was trained with. Errors: DataError when it is not there or not the same."""
     data = RunConfig.load(run.config).data.options()
     path = Path(str(data.get("path"))) / shards.TOKENIZER
@@ -150,6 +152,17 @@ def _tokenizer_file(run: RunDirectory, manifest: Manifest) -> Path:
     return path
 
 
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A checkpoint to export: its tensors, and the run, or the folder with the run's records, that it belongs to."""
+
+    run: RunDirectory
+    checkpoint: Checkpoint
+    manifest: Manifest
+    state: State
+    tokenizer: Path | None
+
+
 def export(run: RunDirectory, out: Path, *, kind: str | None = None, choice: str = "best") -> Path:
     """Write the model of a run as a folder, with its tokenizer where there is one, and give the folder.
 
@@ -158,47 +171,65 @@ def export(run: RunDirectory, out: Path, *, kind: str | None = None, choice: str
     `kind`, one that does not fit the model, or a folder that holds anything but an earlier export; DataError as
     `sample`; StoreError when it cannot be written.
     """
-    if kind is not None and kind not in FORMATS:
-        raise InputError(f"format {kind!r} is not one of: {', '.join(FORMATS)}")
+    check_format(kind)
     _refuse_foreign(out)
     checkpoint, manifest, state = saved(run, choice)
-    is_language_model = manifest.stamp.model_type in LANGUAGE_MODELS
+    tokenizer = tokenizer_file(run, manifest) if "tokenizer" in manifest.stamp.hashes else None
+    return export_saved(Saved(run, checkpoint, manifest, state, tokenizer), out, kind=kind)
+
+
+def check_format(kind: str | None) -> None:
+    """Errors: InputError for a format that is none."""
+    if kind is not None and kind not in FORMATS:
+        raise InputError(f"format {kind!r} is not one of: {', '.join(FORMATS)}")
+
+
+def export_saved(model: Saved, out: Path, *, kind: str | None = None) -> Path:
+    """Write a model that is loaded already, as `export`. Errors: as there."""
+    check_format(kind)
+    _refuse_foreign(out)
+    is_language_model = model.manifest.stamp.model_type in LANGUAGE_MODELS
     if kind == "hf" and not is_language_model:
         raise InputError(
-            f"{run.id}: model type {manifest.stamp.model_type!r} is no language model, which --format hf is for; "
-            "give --format safetensors"
+            f"{model.run.id}: model type {model.manifest.stamp.model_type!r} is no language model, which --format hf "
+            "is for; give --format safetensors"
         )
     prepared = _hugging_face if kind == "hf" or (kind is None and is_language_model) else _plain
-    write = prepared(run, manifest, state)
+    write = prepared(model)
     try:
         make_directory(out)
-        write_json(out / PROVENANCE, _provenance(checkpoint, manifest))
+        write_json(out / PROVENANCE, _provenance(model.checkpoint, model.manifest))
         for name in WRITTEN:  # an earlier export's, of a model that may have had other files
             (out / name).unlink(missing_ok=True)
+        if is_card(out / CARD):
+            (out / CARD).unlink()
         write(out)
     except OSError as error:
         raise StoreError(f"{error.filename or out}: cannot be written: {error.strerror or error}") from error
     return out
 
 
-def _hugging_face(run: RunDirectory, manifest: Manifest, state: State) -> Callable[[Path], None]:
-    decoder = _decoder(manifest, state, run)
-    tokenizer = _tokenizer_file(run, manifest) if "tokenizer" in manifest.stamp.hashes else None
+def is_card(path: Path) -> bool:
+    """Tell whether a README.md is one that an export of a version wrote."""
+    return path.is_file() and CARD_MARK in path.read_text(encoding="utf-8", errors="replace")
+
+
+def _hugging_face(model: Saved) -> Callable[[Path], None]:
+    decoder, tokenizer = _decoder(model.manifest, model.state, model.run), model.tokenizer
     end = tokenizers.end_of_document_id(tokenizers.load(tokenizer)) if tokenizer else None
     stop_token = None if end is None else (end, tokenizers.END_OF_DOCUMENT)
     return lambda out: huggingface.export(out, decoder, tokenizer=tokenizer, stop_token=stop_token)
 
 
-def _plain(run: RunDirectory, manifest: Manifest, state: State) -> Callable[[Path], None]:
+def _plain(model: Saved) -> Callable[[Path], None]:
     """Take every tensor of the model by its own name, normalisers and scales included, and what is known of them."""
-    weights = {name.removeprefix("model."): tensor.contiguous() for name, tensor in weights_in(state).items()}
-    tokenizer = _tokenizer_file(run, manifest) if "tokenizer" in manifest.stamp.hashes else None
-    configuration = _configuration(run, manifest)
+    weights = {name.removeprefix("model."): tensor.contiguous() for name, tensor in weights_in(model.state).items()}
+    configuration = _configuration(model.run, model.manifest)
 
     def write(out: Path) -> None:
         write_atomically(out / "model.safetensors", save(weights, metadata={"format": "pt"}))
-        if tokenizer:
-            write_atomically(out / shards.TOKENIZER, tokenizer.read_bytes())
+        if model.tokenizer:
+            write_atomically(out / shards.TOKENIZER, model.tokenizer.read_bytes())
         write_json(out / "config.json", configuration)
 
     return write

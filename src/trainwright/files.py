@@ -2,32 +2,54 @@
 
 import hashlib
 import os
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from io import FileIO
 from pathlib import Path
 
 TEMPORARY_SUFFIX = ".tmp"
 
 
-def write_atomically(path: Path, data: bytes | memoryview) -> None:
-    """Write `data` to `path` by temporary file, fsync, rename and directory fsync.
+@contextmanager
+def atomic_file(path: Path, *, new: bool = False) -> Iterator[FileIO]:
+    """Open a file that gets the name `path` once the block ends: temporary file, fsync, rename, directory fsync.
 
-    Errors: OSError of the failing call; the temporary file is removed, an earlier `path` is untouched.
+    Errors: with `new`, FileExistsError when the name is taken; OSError of the failing call. After an error, one in the
+    block too, the temporary file is removed and an earlier `path` is untouched.
     """
-    temporary = path.with_name(f"{path.name}.{os.getpid()}{TEMPORARY_SUFFIX}")
+    # Drawn, as a number of a process is taken twice where two machines, or two containers, write to one folder.
+    temporary = path.with_name(f"{path.name}.{os.urandom(8).hex()}{TEMPORARY_SUFFIX}")
     try:
-        temporary.unlink(missing_ok=True)  # a killed process of the same number may have left it
         with temporary.open("xb", buffering=0) as file:  # never through a link that lies in its place
-            view = memoryview(data).cast("B")
-            while view.nbytes:
-                view = view[file.write(view) :]
+            yield file
             os.fsync(file.fileno())
-        temporary.rename(path)
+        _take_name(temporary, path, new=new)
     except BaseException:
         with suppress(OSError):  # the first error is the one to tell
             temporary.unlink()
         raise
     sync_directory(path.parent)
+
+
+def _take_name(temporary: Path, path: Path, *, new: bool) -> None:
+    if not new:
+        temporary.rename(path)
+        return
+    path.hardlink_to(temporary)  # which of many wins is the file system's to say
+    temporary.unlink()
+
+
+def write_all(file: FileIO, *parts: bytes | memoryview) -> None:
+    for part in parts:
+        view = memoryview(part).cast("B")
+        while view.nbytes:
+            view = view[file.write(view) :]
+
+
+def write_atomically(path: Path, *parts: bytes | memoryview) -> None:
+    """Write `parts`, one after the other, to `path` as `atomic_file` does. Errors: OSError of the failing call."""
+    with atomic_file(path) as file:
+        write_all(file, *parts)
 
 
 def sync_directory(directory: Path) -> None:
@@ -48,7 +70,7 @@ def make_directory(directory: Path) -> None:
 
 
 def remove_temporaries(directory: Path) -> None:
-    """Remove what an interrupted `write_atomically` left below `directory`; links are neither followed nor removed."""
+    """Remove what an interrupted `atomic_file` left below `directory`; links are neither followed nor removed."""
     for path in directory.rglob(f"*{TEMPORARY_SUFFIX}"):
         if path.is_file() and not path.is_symlink():
             path.unlink(missing_ok=True)

@@ -17,13 +17,15 @@ from trainwright import guards
 from trainwright.audits import Auditor, parameters_at_first
 from trainwright.budget import LoopSettings
 from trainwright.checkpoints.checkpoints import Checkpoints, superseded
+from trainwright.checkpoints.writing import Background, Inline, Saving
 from trainwright.errors import DataExhaustedError, InputError, StoreError
 from trainwright.illustrations import Illustration
 from trainwright.loopstate import Ending, LoopState, Noted
 from trainwright.manifest import Checkpoint, Stamp
-from trainwright.metrics import StepMetrics
+from trainwright.metrics import StepMetrics, ValidationRow
 from trainwright.outcome import Outcome
 from trainwright.recorder import Recorder
+from trainwright.redaction import redacted
 from trainwright.signals import StopRequest
 from trainwright.state import State, require
 from trainwright.steps import Done, Stepper, stepper_for
@@ -54,7 +56,7 @@ class Loop:
     """One attempt at a run. `restore` first if the trainable was loaded from a checkpoint, then `run` once.
 
     `judge` is asked after each validation and `halt` before each step, whether the run is where it should be; a reason
-    from either aborts it. `utilisation` gives the GPU's, in percent.
+    from either aborts it. `saved` hears of each checkpoint once it counts. `utilisation` gives the GPU's, in percent.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class Loop:
         utilisation: Callable[[], float | None] = lambda: None,
         judge: Callable[[], str | None] = lambda: None,
         halt: Callable[[], str | None] = lambda: None,
+        saved: Callable[[], None] = lambda: None,
         stepper: Callable[[Trainable, LoopSettings, guards.ExplosionGuard, Auditor], Stepper] = stepper_for,
     ) -> None:
         self._trainable = trainable
@@ -80,12 +83,15 @@ class Loop:
         self._utilisation = utilisation
         self._judge = judge
         self._halt = halt
+        self._saved = saved
         section = settings.explosion
         self._explosion = guards.ExplosionGuard(
             section.policy, ratio=section.ratio, window=section.window, max_skips=section.max_skips
         )
         self._auditor = Auditor(trainable, settings)
         self._stepper = stepper(trainable, settings, self._explosion, self._auditor)
+        self._writer: Background | Inline = Background() if settings.background else Inline()
+        self._saving: Saving | None = None
         self._saved_at: int | None = None
         self._metric_names = frozenset(metric.name for metric in trainable.metrics)
         self._measure_names = frozenset(metric.name for metric in trainable.validation_measures)
@@ -109,12 +115,25 @@ class Loop:
             self._elapsed_before = self._seconds.pop("elapsed")
 
     def run(self) -> Ended:
-        """Train until something ends it. Errors: StoreError; the newest checkpoint may then be older than the step."""
+        """Train until something ends it. Errors: StoreError; the newest checkpoint may then be older than the step.
+
+        Whatever the error, a save in flight is concluded first.
+        """
+        try:
+            return self._trained()
+        except Exception:
+            with suppress(StoreError):
+                self._conclude_save()
+            raise
+
+    def _trained(self) -> Ended:
         self._began = self._phase_began = perf_counter()
         self._begin_audits()
         if self.state.validated_at == self.state.step:  # a restored validation: what it led to may not be on record
-            self._conclude_validation()
+            self._conclude_validation(self.state.step, self.state.ending)
         while True:
+            if self._saving is not None and self._saving.written():
+                self._conclude_save()
             if self._stop.received is not None:
                 return self._stopped_by_signal(self._stop.received)
             if (reason := self._halt()) is not None:
@@ -229,6 +248,7 @@ class Loop:
 
     def _validate(self) -> None:
         self._take_in(self._stepper.drain())
+        self._conclude_save()  # the validation before may end the run
         state, trainable = self.state, self._trainable
         if state.ending is not None:
             return
@@ -245,7 +265,6 @@ class Loop:
         if noted.is_best:
             self._illustrate()
         self._save(noted, perf_counter() - began)
-        self._conclude_validation()
 
     def _illustrate(self) -> None:
         """Put what the trainable shows of itself on record, in the validation's time."""
@@ -254,42 +273,64 @@ class Loop:
             if panels:
                 self._recorder.illustration(Illustration(self.state.step, panels))
 
-    def _conclude_validation(self) -> None:
-        """Ask the judge about a validation that is whole, and put on record that it ends the run."""
-        state = self.state
-        if state.ending is None:
+    def _conclude_validation(self, step: int, ending: Ending | None) -> None:
+        """Put on record how a validation that is whole ends the run: by its own `ending`, or by what the judge says.
+
+        Where a later step ended the run while the validation was written, that stays the run's ending.
+        """
+        if ending is None:
             with self._in_phase("validation"):
                 reason = self._judge()
-            state.ending = Ending(Outcome.ABORTED.label, reason) if reason else None
-        if state.ending is not None:
-            aborted = state.ending.outcome == Outcome.ABORTED.label
-            self._recorder.event("guard" if aborted else "early_stopped", state.step, reason=state.ending.why)
+            ending = Ending(Outcome.ABORTED.label, reason) if reason else None
+        if ending is not None:
+            self.state.ending = self.state.ending or ending
+            aborted = ending.outcome == Outcome.ABORTED.label
+            self._recorder.event("guard" if aborted else "early_stopped", step, reason=ending.why)
 
     def _save(self, noted: Noted | None = None, validation_seconds: float = 0.0) -> None:
-        """Write the files, then the rows that they rest on, then the manifest that makes them count; then tidy."""
+        """Begin a save; written at once, or while training goes on from a copy, it counts once it is concluded."""
         self._take_in(self._stepper.drain())
+        self._conclude_save()  # of the save before: at most one is in flight
         began = perf_counter()
         with self._in_phase("checkpoint"):
             state = self.state
             name = Checkpoint(state.step, self._stamp.attempt).name
             state.best_checkpoint = name if noted and noted.is_best else state.best_checkpoint
             state.norms, state.skips = self._explosion.norms, self._explosion.skips
-            pending = self._checkpoints.write(self._whole_state(), step=state.step, stamp=self._stamp, time=now())
-            if noted:
-                row = state.row(
-                    noted,
-                    epoch=self._trainable.epoch,
-                    checkpoint=name,
-                    optimizer_sha256=pending.optimizer_sha256,
-                    seconds=validation_seconds,
-                )
-                self._recorder.validation(row)
+            row = self._row(noted, name, validation_seconds) if noted else None
+            whole = self._writer.held(self._whole_state())
+            write = self._checkpoints.prepare(whole, step=state.step, stamp=self._stamp, time=now())
+            self._saving = Saving(state.step, row, state.ending is not None, began, self._writer.begin(write))
+            self._saved_at = state.step
+        if not self._settings.background:
+            self._conclude_save()
+
+    def _row(self, noted: Noted, checkpoint: str, seconds: float) -> ValidationRow:
+        """Give the row of a validation but for the hash of what is still to be written."""
+        epoch = self._trainable.epoch
+        return self.state.row(noted, epoch=epoch, checkpoint=checkpoint, optimizer_sha256="", seconds=seconds)
+
+    def _conclude_save(self) -> None:
+        """Write the rows that the files rest on, then the manifest that makes them count; then tidy.
+
+        Errors: StoreError of the writing; what it wrote is removed again.
+        """
+        saving, self._saving = self._saving, None
+        if saving is None:
+            return
+        with self._in_phase("checkpoint"):
+            pending = saving.wait()
+            if saving.row:
+                hashed = msgspec.structs.replace(saving.row, optimizer_state_sha256=pending.optimizer_sha256)
+                self._recorder.validation(hashed)
             self._recorder.sync()
             pending.commit()
-            self._saved_at = state.step
-            detail = {"bytes": pending.size_bytes, "seconds": round(perf_counter() - began, 6)}
-            self._recorder.event("checkpoint_saved", state.step, checkpoint=name, **detail)
+            detail = {"bytes": pending.size_bytes, "seconds": round(perf_counter() - saving.began, 6)}
+            self._recorder.event("checkpoint_saved", saving.step, checkpoint=pending.checkpoint.name, **detail)
             self._retire()
+            self._saved()
+        if saving.row:
+            self._conclude_validation(saving.step, self.state.ending if saving.ends_run else None)
 
     def _save_once(self) -> None:
         self._take_in(self._stepper.drain())
@@ -330,13 +371,14 @@ class Loop:
 
     def _end(self, ending: Ending) -> Ended:
         self._take_in(self._stepper.drain())
+        self._conclude_save()
         ending = self.state.ending or ending
         self._recorder.event("finished", self.state.step, outcome=ending.outcome, why=ending.why)
         self._recorder.sync()
         return self._ended(Outcome.of(ending.outcome), ending.why)
 
     def broken(self, outcome: Outcome, why: str) -> Ended:
-        """End after an error that is an outcome: nothing more is saved, the newest checkpoint stands."""
+        """End after an error that is an outcome: no save is begun, the newest checkpoint stands."""
         with suppress(StoreError):
             self._recorder.event("finished", self.state.step, outcome=outcome.label, why=why)
         return self._ended(outcome, why)
@@ -345,7 +387,7 @@ class Loop:
         self._enter("training")
         state = self.state
         seconds = {**self._seconds, "elapsed": self._elapsed()}
-        return Ended(outcome, why, state.step, state.best, state.best_checkpoint, seconds)
+        return Ended(outcome, redacted(why), state.step, state.best, state.best_checkpoint, seconds)
 
     # -- where the time goes -----------------------------------------------------------------------------------------
 

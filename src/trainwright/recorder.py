@@ -9,6 +9,7 @@ from trainwright.files import sync_directory, write_atomically
 from trainwright.illustrations import Illustration
 from trainwright.metrics import Audit, Event, StepMetrics, ValidationRow
 from trainwright.newruns import storing
+from trainwright.redaction import redacted_within
 from trainwright.rowfiles import RowWriter
 from trainwright.rundir import Attempt
 from trainwright.timestamps import now
@@ -72,7 +73,7 @@ class Recorder:
 
     def event(self, kind: str, step: int | None = None, **detail: Any) -> str:
         """Put something that happened on record; give the time that it was given."""
-        event = Event(time=now(), kind=kind, step=step, attempt=self.attempt, detail=detail)
+        event = Event(time=now(), kind=kind, step=step, attempt=self.attempt, detail=redacted_within(detail))
         self._events.write(event.encode())
         self._watcher.on_event(event)
         return event.time

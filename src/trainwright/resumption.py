@@ -19,7 +19,7 @@ import msgspec
 from trainwright import origins, yamlfile
 from trainwright.checkrecords import Record, contract_with_pairs, record_comparison
 from trainwright.children import FINISHED, Child, Process
-from trainwright.config import BUDGETS, RunConfig
+from trainwright.config import BUDGETS, NO_STORE, RunConfig
 from trainwright.equality import bit_differences
 from trainwright.errors import InputError, TrainwrightError
 from trainwright.jsonfile import read_json
@@ -135,6 +135,7 @@ class Children:
     ) -> None:
         budget = [f"train.{unit}=null" for unit in (*BUDGETS, "seconds", "target") if unit != "steps"]
         other = ["contract=null", "early_stopping=null", "checkpoint.keep_every=null"]
+        other += [f"checkpoint.store={NO_STORE}", "register=null"]  # what is compared and then done with goes nowhere
         own = [f"train.steps={steps}", f"checkpoint.every={every}", f"validate.every={max(2, steps // 2)}"]
         self._document = config.document_with([*budget, *other, *own])
         self._name, self._file, self._runs_dir = config.name, file, runs_dir

@@ -1,8 +1,10 @@
 """Files of rows, a line each: appended by one write a row, read by their whole lines."""
 
+import fcntl
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -51,6 +53,27 @@ class RowWriter:
 
     def close(self) -> None:
         os.close(self._descriptor)
+
+
+def append_row(path: Path, line: bytes) -> None:
+    """Append one row to a file that several threads and processes write; a row that a kill left torn is cut off.
+
+    Errors: StoreError naming file and reason.
+    """
+    try:
+        with path.open("ab") as held:
+            fcntl.flock(held, fcntl.LOCK_EX)  # a row that another is writing is not torn
+            _cut_torn(path)
+            with closing(RowWriter(path)) as writer:
+                writer.write(line)
+                writer.sync()
+    except OSError as error:
+        raise StoreError(f"{path}: a row of {len(line)} bytes cannot be written: {error.strerror}") from error
+
+
+def _cut_torn(path: Path) -> None:
+    if (found := whole_lines(path)).torn:
+        os.truncate(path, sum(len(line) + 1 for line in found.lines))
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from trainwright.errors import InputError
+from trainwright.errors import DataError, InputError
 from trainwright.files import make_directory, sync_directory, write_atomically
 from trainwright.illustrations import Illustration
 from trainwright.jsonfile import read_json
@@ -28,7 +28,9 @@ from trainwright.metrics import (
     read_validations,
 )
 from trainwright.outcome import Outcome
-from trainwright.rowfiles import whole_lines
+from trainwright.redaction import redacted_within
+from trainwright.rowfiles import append_row, whole_lines
+from trainwright.timestamps import now
 
 RowT = TypeVar("RowT")
 
@@ -88,6 +90,14 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     attempts: int
     parent: str | None = None
     verdicts: list[dict[str, Any]] = []
+
+
+class After(msgspec.Struct, frozen=True, kw_only=True):
+    """One row of after.jsonl: what was done with a run beside its training or after its end. It is not sealed."""
+
+    time: str
+    kind: str
+    detail: dict[str, Any] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +200,11 @@ class RunDirectory:
     @property
     def evidence_sha256(self) -> Path:
         return self.path / EVIDENCE_SHA256
+
+    @property
+    def after(self) -> Path:
+        """What was done with the run and is no record of its training: uploads, registration. It is not sealed."""
+        return self.path / "after.jsonl"
 
     @property
     def report(self) -> Path:
@@ -337,6 +352,21 @@ class RunDirectory:
         of_attempts = [file for attempt in self.attempts() for file in attempt.row_files]
         files = of_attempts or [self.steps, self.validations, self.events]
         return [file for file in files if whole_lines(file).torn]
+
+    def add_after(self, kind: str, **detail: Any) -> None:
+        """Append a row to after.jsonl. Errors: StoreError when it cannot be written."""
+        row = After(time=now(), kind=kind, detail=redacted_within(detail))
+        append_row(self.after, msgspec.json.encode(row) + b"\n")
+
+    def read_after(self) -> list[After]:
+        """Give what was done beside or after the training. Errors: DataError with the line of a row that is none."""
+        rows = []
+        for number, line in enumerate(whole_lines(self.after).lines, 1):
+            try:
+                rows.append(msgspec.json.decode(line, type=After))
+            except msgspec.MsgspecError as error:
+                raise DataError(f"{self.after}:{number}: is no row of what was done with a run: {error}") from error
+        return rows
 
     def join(self) -> None:
         """Write the rows that count into the run's own files; the attempts' files stay."""

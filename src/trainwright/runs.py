@@ -4,7 +4,7 @@ import math
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,10 @@ from trainwright.budget import (
     loop_settings,
     target_value,
 )
+from trainwright.checkpoints.base import Store
 from trainwright.checkpoints.checkpoints import Checkpoints
 from trainwright.checkpoints.open import open_store
+from trainwright.checkpoints.within import within
 from trainwright.config import RunConfig
 from trainwright.contract import facts
 from trainwright.contract.judge import Verdict, judge
@@ -34,6 +36,7 @@ from trainwright.errors import (
     InputError,
     MemoryExhaustedError,
     StoreError,
+    StoreUnavailableError,
     TrainwrightError,
 )
 from trainwright.evidence import seal
@@ -41,6 +44,7 @@ from trainwright.files import remove_temporaries
 from trainwright.jsonfile import read_json, write_json
 from trainwright.loop import Ended, Loop
 from trainwright.manifest import Stamp
+from trainwright.mirror import Mirror
 from trainwright.models.build import build
 from trainwright.newruns import create_run, storing
 from trainwright.origins import Origin, Rejected, Weights
@@ -55,12 +59,16 @@ from trainwright.sensors import NoSensor, Sensor, Utilisation, open_sensor
 from trainwright.signals import StopRequest, stop_on_signals
 from trainwright.signing import check_signing_key
 from trainwright.state import weights_in
+from trainwright.telemetry import Telemetry
 from trainwright.trainable import Trainable
+from trainwright.uploads import LAST_SYNC_SECONDS, Left, Uploads, probe, uploading
+
+LAST_SYNC_OF_A_STOPPED_RUN_SECONDS = 10.0  # who stops a run waits, and a resume uploads what is left
 
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """What a run came to. `verdicts` were judged from the run's files after it ended."""
+    """What a run came to. `verdicts` were judged from the run's files after it ended; `left` is not in the store."""
 
     outcome: Outcome
     why: str
@@ -68,6 +76,7 @@ class RunResult:
     verdicts: Sequence[Verdict]
     step: int
     best: float | None
+    left: Left | None = None
 
     @property
     def exit_code(self) -> int:
@@ -109,19 +118,32 @@ class Started:
     torn: Sequence[Path]
 
 
+@dataclass(frozen=True, slots=True)
+class Away:
+    """Where a copy of the run goes, if anywhere: its part of a store. `down`: why that did not answer before step 0."""
+
+    store: Store | None = None
+    telemetry: Telemetry | None = None
+    down: str | None = None
+
+
 def execute(
     config: RunConfig,
     *,
     runs_dir: Path = Path("runs"),
     watcher: Watcher | None = None,
     parent: RunDirectory | None = None,
+    store: Store | None = None,
+    telemetry: Telemetry | None = None,
 ) -> RunResult:
     """Train a new run, or with `parent` a new run that goes on from another's newest checkpoint.
 
+    A copy of it goes to `store`, as runs/<id>, beside the training; a store that is down does not stop it.
     Errors, all before a directory is made: InputError, DeviceUnavailableError, DataError, StoreError,
     MemoryExhaustedError.
     """
     contract = contract_named_by(config)
+    down = probe(store) if store else None
     with _prepared(config.resolved(), config.device) as prepared:
         trainable = prepared.trainable
         if contract:
@@ -142,14 +164,23 @@ def execute(
         )
         text = contract.text if contract else None
         run = create_run(config.name, runs_dir, prepared.config.to_yaml(), contract=text, environment=record)
+        away = Away(within(store, f"runs/{run.id}") if store else None, telemetry, down)
         with run.locked():
-            return _attempt(run, prepared, Beginning(origin, taken), watcher or Silent())
+            return _attempt(run, prepared, Beginning(origin, taken), watcher or Silent(), away)
 
 
-def resume(run: RunDirectory, *, device: str | None = None, watcher: Watcher | None = None) -> RunResult:
-    """Go on with an unfinished run from its newest valid checkpoint.
+def resume(
+    run: RunDirectory,
+    *,
+    device: str | None = None,
+    watcher: Watcher | None = None,
+    store: Store | None = None,
+    telemetry: Telemetry | None = None,
+) -> RunResult:
+    """Go on with an unfinished run from its newest valid checkpoint; a copy goes to `store` as in `execute`.
 
-    Errors: as `execute`; InputError for a run that has ended for good, is being trained, or whose run.yaml was edited.
+    Errors: as `execute`; InputError for a run that has ended for good, is being trained, or whose run.yaml was edited;
+    RunTakenUpError when the store holds an attempt at it that was made elsewhere.
     """
     with run.locked():
         check_unfinished(run)
@@ -159,8 +190,21 @@ def resume(run: RunDirectory, *, device: str | None = None, watcher: Watcher | N
                 f"{run.config}: was changed since the run began, and is its record; put it back, and give changes as "
                 f"arguments, for a new run: trainwright resume {run.id} key=value"
             )
+        away = _own_copy(run, store, telemetry)
         with _prepared(config, device or config.device) as prepared:
-            return _attempt(run, prepared, _own_beginning(run, prepared.trainable), watcher or Silent())
+            return _attempt(run, prepared, _own_beginning(run, prepared.trainable), watcher or Silent(), away)
+
+
+def _own_copy(run: RunDirectory, store: Store | None, telemetry: Telemetry | None) -> Away:
+    if store is None:
+        return Away()
+    view, down = within(store, f"runs/{run.id}"), probe(store)
+    try:
+        if down is None:
+            Mirror(run, view).check_claim()
+    except StoreUnavailableError as error:
+        down = str(error)
+    return Away(view, telemetry, down)
 
 
 def _check_recorded(contract: Contract, trainable: Trainable) -> None:
@@ -257,12 +301,12 @@ def _check_space(folder: Path, trainable: Trainable) -> None:
         )
 
 
-def _attempt(run: RunDirectory, prepared: Prepared, beginning: Beginning, watcher: Watcher) -> RunResult:
+def _attempt(run: RunDirectory, prepared: Prepared, beginning: Beginning, watcher: Watcher, away: Away) -> RunResult:
     """Train until the loop ends, then judge. The run is locked, and the trainable holds what it begins from."""
     contract, started = contract_of(run), _started(run, prepared, beginning, watcher)
     recorder = started.recorder
     watcher.on_plan(prepared.settings.schedule.total_steps)
-    with stop_on_signals() as stop:
+    with stop_on_signals() as stop, uploading(run, away.store, away.telemetry) as uploads:
         with closing(recorder), _watched(prepared, started) as halt:
             loop = Loop(
                 prepared.trainable,
@@ -274,14 +318,25 @@ def _attempt(run: RunDirectory, prepared: Prepared, beginning: Beginning, watche
                 utilisation=_utilisation(prepared.sensor, recorder),
                 judge=lambda: _judge_so_far(run, contract, watcher),
                 halt=halt,
+                saved=uploads.saved,
             )
             _begin(loop, recorder, run, beginning, started.stamp)
             if prepared.trainable.inexact is not None:
                 recorder.event("not_exact", loop.state.step, reason=prepared.trainable.inexact)
+            if away.down:
+                recorder.event("store_unavailable", reason=away.down)
             for path in started.torn:
                 recorder.event("torn_row", file=path.relative_to(run.path).as_posix())
             ended = _run(loop, recorder, lambda: _sanity(run, prepared, loop, recorder, stop))
-        return _finish(run, prepared, ended)
+        result = _finish(run, prepared, ended)
+        return replace(result, left=_last_uploads(uploads, ended.outcome, stop))
+
+
+def _last_uploads(uploads: Uploads, outcome: Outcome, stop: StopRequest) -> Left | None:
+    """Wait until the run's end is in the store, too; another signal ends the wait."""
+    before, stopped = stop.received, outcome in {Outcome.INTERRUPTED, Outcome.TERMINATED}
+    seconds = LAST_SYNC_OF_A_STOPPED_RUN_SECONDS if stopped else LAST_SYNC_SECONDS
+    return uploads.close(seconds, give_up=lambda: stop.received != before)
 
 
 def _started(run: RunDirectory, prepared: Prepared, beginning: Beginning, watcher: Watcher) -> Started:
@@ -395,6 +450,8 @@ def _finish(run: RunDirectory, prepared: Prepared, ended: Ended) -> RunResult:
         failing = failing_gates(run, verdicts) or _missed_target(prepared, ended)
         if outcome is Outcome.DONE and failing:
             outcome, why = Outcome.GATE_FAILED, f"{why}; does not hold: {', '.join(failing)}"
+        for name in seals_in(run.path):  # of an earlier end, which this one replaces
+            (run.path / name).unlink()
         write_json(run.result, result_record(run, ended, outcome, why, verdicts))
         seal(run, verdicts)
     except OSError as error:

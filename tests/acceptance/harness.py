@@ -144,15 +144,19 @@ class Completed:
     err: str
 
 
-def command(folder: Path, *arguments: object) -> Completed:
-    """Run `trainwright …` in `folder`, in a process of the fork server; neither of its outputs is a terminal."""
+def command(folder: Path, *arguments: object, variables: Mapping[str, str] | None = None) -> Completed:
+    """Run `trainwright …` in `folder`, in a process of the fork server; neither of its outputs is a terminal.
+
+    `variables` stand in its environment beside the others.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    code = finish(start(_command, folder, [str(argument) for argument in arguments]))
+    code = finish(start(_command, folder, [str(argument) for argument in arguments], variables))
     return Completed(code, *((folder / f".{name}").read_bytes().decode() for name in ("stdout", "stderr")))
 
 
-def _command(folder: Path, arguments: Sequence[str]) -> int:
+def _command(folder: Path, arguments: Sequence[str], variables: Mapping[str, str] | None = None) -> int:
     os.chdir(folder)
+    os.environ.update(variables or {})
     for name, stream in (("stdout", sys.stdout), ("stderr", sys.stderr)):
         target = os.open(f".{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(target, stream.fileno())

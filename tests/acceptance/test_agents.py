@@ -126,8 +126,8 @@ def test_an_evaluation_that_cannot_be_made_is_refused(options: list[str], messag
     assert message in completed.err
 
 
-def test_a_model_without_episodes_is_not_evaluated(tmp_path: Path) -> None:
-    runs.execute(RunConfig.parse(harness.config(train__steps=5)), runs_dir=tmp_path / "runs")
-    completed = harness.command(tmp_path, "evaluate", "latest")
+def test_an_agent_is_evaluated_in_its_own_environment_alone(tmp_path: Path) -> None:
+    run = execute(tmp_path / "runs", train__steps=8).run
+    completed = harness.command(tmp_path, "evaluate", run.id, "--data", tmp_path)
     assert completed.code == 2
-    assert "model type 'tests.toys:Toy' is neither agent nor forecaster" in completed.err
+    assert "is evaluated in the environment of its run alone; leave --data out" in completed.err

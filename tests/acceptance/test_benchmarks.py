@@ -8,6 +8,9 @@ import pytest
 
 FOLDER = Path(__file__).resolve().parent.parent.parent / "benchmarks"
 SHORT = {
+    "save_overhead.py": (["--rounds", "1", "--steps", "20", "--width", "16"], "blocked by a save"),
+    "store_throughput.py": (["--rounds", "1", "--megabytes", "10"], "download: ours"),
+    "registry.py": (["--versions", "200", "--rounds", "2"], "register "),
     "judge.py": (["--rows", "2000", "--rounds", "1"], "figures of both sides equal"),
     "lm_throughput.py": (["--rounds", "1", "--steps", "1"], "median ratio over 1 rounds"),
     "mamba2_throughput.py": (["--rounds", "1", "--steps", "1"], "median ratio over 1 rounds"),

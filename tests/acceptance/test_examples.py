@@ -1,6 +1,8 @@
 """Each example is run: in a short form here, in full under the mark `long`."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,7 +10,7 @@ import pytest
 from trainwright import app
 from trainwright.config import RunConfig
 from trainwright.data.prepare import PrepareRequest, prepare
-from trainwright.evaluation import EpisodeEvaluation, ForecastEvaluation, evaluate
+from trainwright.evaluation import EpisodeEvaluation, ForecastEvaluation, HeldOutEvaluation, evaluate
 from trainwright.runs import RunResult
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -44,6 +46,7 @@ def test_every_example_has_a_page_and_a_configuration_that_loads() -> None:
         "acrobot-ppo",
         "cartpole-dqn",
         "cartpole-ppo",
+        "digits-mamba2",
         "etth1-seven-tft",
         "etth1-tft",
         "gpu-evidence",
@@ -91,6 +94,33 @@ def test_the_oil_temperature_is_forecast_below_the_seasonal_naive_error_in_200_s
     result = run_example("etth1-tft", etth1, tmp_path, *changes)
     verdicts = {verdict.gate: verdict.result for verdict in result.verdicts}
     assert (verdicts["GATE-FORECAST-003"], verdicts["GATE-FORECAST-004"]) == ("pass", "pass"), result.why
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("digits")
+    subprocess.run([sys.executable, EXAMPLES / "digits-mamba2" / "prepare.py", folder], check=True)
+    return folder
+
+
+def test_digits_read_row_by_row_are_told_apart_in_100_steps(digits: Path, tmp_path: Path) -> None:
+    changes = ["train.steps=100", "train.target=0.7", "schedule.warmup_steps=20"]
+    result = run_example("digits-mamba2", digits / "digits.npz", tmp_path, *changes)
+    assert result.outcome.label == "done", result.why
+    passed = {verdict.gate for verdict in result.verdicts if verdict.result == "pass"}
+    assert passed >= {"GATE-SEQUENCE-003", "GATE-SEQUENCE-005", "GATE-SEQUENCE-007"}
+    found = evaluate(result.run, data=digits / "test.npz")
+    assert isinstance(found, HeldOutEvaluation)
+    assert (found.n, found.chose_checkpoint) == (899, False)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seed", range(3))
+def test_digits_of_the_test_part_are_told_right_in_9_of_10_cases(seed: int, digits: Path, tmp_path: Path) -> None:
+    result = run_example("digits-mamba2", digits / "digits.npz", tmp_path, f"seed={seed}")
+    assert result.outcome.label == "done", result.why
+    assert evaluate(result.run, data=digits / "test.npz").value >= 0.9
 
 
 @pytest.mark.parametrize(

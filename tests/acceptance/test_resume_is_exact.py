@@ -42,6 +42,16 @@ def test_a_run_killed_at_a_random_moment_and_resumed_equals_the_uncut_one(
     harness.assert_equal_to(uncut, resumed_to_the_end(tmp_path))
 
 
+@pytest.mark.parametrize("seed", range(100, 106))
+def test_a_run_that_saves_beside_training_and_is_killed_equals_one_that_saves_at_once(
+    seed: int, uncut: RunDirectory, tmp_path: Path
+) -> None:
+    beside = harness.config(checkpoint__write="background")
+    child = harness.start(harness.train_killed_at, *a_moment(seed), beside, tmp_path)
+    assert harness.finish(child) == -signal.SIGKILL
+    harness.assert_equal_to(uncut, resumed_to_the_end(tmp_path))
+
+
 def test_a_run_killed_inside_its_first_save_begins_anew_and_equals_the_uncut_one(
     uncut: RunDirectory, tmp_path: Path
 ) -> None:

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from safetensors.torch import load as read_with_safetensors
 from torch import Tensor
 
-from trainwright.checkpoints import codec
+from trainwright.checkpoints import codec, tensorfile
 from trainwright.errors import DamagedCheckpointError, InputError
 from trainwright.state import Segment, State, StateValue
 
-DTYPES = sorted(codec.DTYPES, key=str)
+DTYPES = sorted(tensorfile.TYPES, key=str)
 SHAPES = [(), (0,), (3, 0, 2), (1,), (5,), (2, 3, 4)]
 
 
@@ -25,7 +25,7 @@ def there_and_back(state: State) -> dict[str, StateValue]:
     segments = {
         name: codec.segment_of(codec.segment_bytes(segment), name) for name, segment in encoded.segments.items()
     }
-    return codec.decode(encoded.files, segments)
+    return codec.decode(encoded.joined(), segments)
 
 
 def bits(value: object) -> object:
@@ -99,7 +99,8 @@ def test_names_that_share_memory_across_groups_come_back() -> None:
 
 
 def test_a_model_file_has_the_names_that_other_tools_read() -> None:
-    files = codec.encode({"model.layers.0.weight": torch.ones(2), "optimizer.0.exp_avg": torch.ones(1), "x": 1}).files
+    state: State = {"model.layers.0.weight": torch.ones(2), "optimizer.0.exp_avg": torch.ones(1), "x": 1}
+    files = codec.encode(state).joined()
     assert sorted(files) == ["model.safetensors", "optimizer.safetensors", "state.json"]
     assert list(read_with_safetensors(files["model.safetensors"])) == ["layers.0.weight"]
     assert json.loads(files["state.json"]) == {"x": 1}
@@ -240,7 +241,7 @@ def test_any_state_comes_back_bit_for_bit(state: State) -> None:
     back = there_and_back(state)
     assert_same(back, state)
     again, reordered = codec.encode(back), codec.encode(dict(reversed(list(state.items()))))
-    assert again.files == reordered.files
+    assert again.joined() == reordered.joined()
     assert list(map(codec.segment_bytes, again.segments.values())) == [
         codec.segment_bytes(reordered.segments[name]) for name in again.segments
     ]

@@ -14,6 +14,8 @@ from trainwright.equality import bit_differences, entries_of
 from trainwright.errors import InputError
 from trainwright.models.agents import Agent
 from trainwright.models.build import check as options_of
+from trainwright.models.dqn_options import DQNOptions
+from trainwright.models.ppo_options import PPOOptions
 from trainwright.models.starting import starting_file
 from trainwright.promises import check
 
@@ -80,6 +82,44 @@ def test_an_evaluation_plays_other_episodes_than_any_validation(candidate: Candi
 def test_every_promise_is_kept(candidate: Candidate) -> None:
     seen = {promise.name: promise.seen for promise in check(candidate).promises if promise.result != "holds"}
     assert seen == ({} if torch.cuda.is_available() else {"cuda": "no CUDA device"})
+
+
+PRESETS = [*(("ppo", name) for name in PPOOptions.presets), *(("dqn", name) for name in DQNOptions.presets)]
+
+
+def model_of(example: Path, **changes: Any) -> Any:
+    """Give the checked options `model:` of an example; `changes` take the place of what it gives there."""
+    given = RunConfig.load(example / "run.yaml")
+    values = {**given.to_dict(), "model": changes} if changes else given.to_dict()
+    return options_of(RunConfig.parse(values))[1]
+
+
+def test_every_example_of_an_agent_has_its_preset() -> None:
+    assert {f"{name}-{kind}" for kind, name in PRESETS} == {
+        folder.name for kind in KINDS for folder in EXAMPLES.glob(f"*-{kind}")
+    }
+
+
+@pytest.mark.parametrize(("kind", "name"), PRESETS)
+def test_a_preset_is_the_setting_of_its_example(kind: str, name: str) -> None:
+    example = EXAMPLES / f"{name}-{kind}"
+    by_preset = model_of(example, type=kind, preset=name)
+    assert by_preset.model_copy(update={"preset": None}) == model_of(example)
+    assert by_preset != model_of(example, type=kind), "that of another would do as well"
+
+
+def test_a_given_value_wins_over_the_preset_and_this_one_over_the_default() -> None:
+    found = DQNOptions(preset="mountaincar", discount=0.9)
+    assert (found.discount, found.target_every, found.n_step) == (0.9, 300, 1)
+    assert PPOOptions(preset="cartpole", clip_schedule="constant").clip_schedule == "constant"
+
+
+@pytest.mark.parametrize(("kind", "told"), [("ppo", "cartpole"), ("dqn", "cartpole")])
+def test_an_unknown_preset_is_told_with_the_nearest(kind: str, told: str) -> None:
+    with pytest.raises(InputError, match=rf"unknown preset 'cartpol'; did you mean '{told}'\?"):
+        options_of(RunConfig.parse(KINDS[kind](model__preset="cartpol")).resolved())
+    with pytest.raises(InputError, match=rf"unknown preset 'breakout'; known presets: {told}, "):
+        options_of(RunConfig.parse(KINDS[kind](model__preset="breakout")).resolved())
 
 
 @pytest.mark.parametrize("kind", KINDS)

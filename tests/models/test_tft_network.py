@@ -1,6 +1,9 @@
 """The network of the Temporal Fusion Transformer: what it may see, what it tells of itself, and its dropout."""
 
-from collections.abc import Sequence
+import platform
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
 
 import pytest
 import torch
@@ -190,3 +193,39 @@ def test_a_gradient_flows_through_what_is_kept_alone_and_nothing_is_dropped_in_u
     (gradient,) = torch.autograd.grad(dropped.sum(), x)
     assert torch.equal(gradient, dropped)
     assert torch.equal(made.eval()(x * 1.0), x)
+
+
+# -- memory ----------------------------------------------------------------------------------------------------------
+
+FAULTS = """
+import resource
+import torch
+from trainwright.data.series import Inputs, Variable, Window
+from trainwright.environment import keep_freed_memory
+from trainwright.models.tft_network import Shape, TemporalFusionTransformer
+
+keep_freed_memory()
+torch.set_num_threads(1)
+real = Variable("real")
+network = TemporalFusionTransformer(Inputs((), (real,) * 4, (real,) * 7), Shape(8, 4), 3)
+codes = [torch.zeros(64, *steps, 0, dtype=torch.int64) for steps in ((), (120,), (96,))]
+reals = [torch.randn(64, *sizes) for sizes in ((0,), (120, 4), (96, 7))]
+window = Window(*(part for pair in zip(reals, codes) for part in pair), *torch.ones(2, 64, 24))
+
+def faults(steps):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(steps):
+        network(window).quantiles_bhq.sum().backward()
+    return (resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) / steps
+
+faults(8)
+print(faults(8))
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc is taught to keep what is freed")
+def test_a_step_takes_the_memory_that_the_last_one_freed(child_environment: Mapping[str, str]) -> None:
+    environment = {name: value for name, value in child_environment.items() if not name.startswith("MALLOC_")}
+    command = [sys.executable, "-c", FAULTS]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert float(done.stdout) < 1000  # pages of 4 KiB; thousands where freed memory is given back

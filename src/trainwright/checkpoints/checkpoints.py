@@ -6,6 +6,7 @@ What the names and the JSON files mean: `trainwright.manifest`.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -79,20 +80,39 @@ class Checkpoints:
 
     def write(self, state: State, *, step: int, stamp: Stamp, time: str) -> Pending:
         """Write the files of a checkpoint. Errors: StoreError; what was written is removed again."""
+        return self.prepare(state, step=step, stamp=stamp, time=time)()
+
+    def prepare(self, state: State, *, step: int, stamp: Stamp, time: str) -> Callable[[], Pending]:
+        """Give what writes the files, in any one thread, while the tensors of the state stay as they are.
+
+        Errors: StoreError, here for a checkpoint that is saved already, and of the call when it cannot write.
+        """
         checkpoint = Checkpoint(step, stamp.attempt)
         if self._store.size(f"{checkpoint.name}/{MANIFEST}") is not None:
             raise StoreError(f"{checkpoint.name}: is saved already; a checkpoint is never written over")
         encoded = codec.encode(state)
-        files = {name: FileRecord(len(data), sha256_of_bytes(data)) for name, data in encoded.files.items()}
-        try:
-            segments = {name: self._write_segment(segment) for name, segment in encoded.segments.items()}
-            for name, data in encoded.files.items():
-                self._store.put(f"{checkpoint.name}/{name}", data)
-        except StoreError:
-            self._discard(checkpoint)
-            raise
-        manifest = Manifest(step=step, stamp=stamp, time=time, files=files, segments=segments)
-        return Pending(checkpoint, manifest, self._store, lambda: self._discard(checkpoint))
+
+        def write() -> Pending:
+            files, segments = self._write(checkpoint, encoded)
+            manifest = Manifest(step=step, stamp=stamp, time=time, files=files, segments=segments)
+            return Pending(checkpoint, manifest, self._store, lambda: self._discard(checkpoint))
+
+        return write
+
+    def _write(
+        self, checkpoint: Checkpoint, encoded: codec.Encoded
+    ) -> tuple[dict[str, FileRecord], dict[str, FileRecord]]:
+        """Write files and segments, each hashed while it is written."""
+        with ThreadPoolExecutor(1) as hashing:
+            records = {name: hashing.submit(_record_of, parts) for name, parts in encoded.files.items()}
+            try:
+                segments = {name: self._write_segment(segment) for name, segment in encoded.segments.items()}
+                for name, parts in encoded.files.items():
+                    self._store.put(f"{checkpoint.name}/{name}", *parts)
+            except StoreError:
+                self._discard(checkpoint)
+                raise
+            return {name: record.result() for name, record in records.items()}, segments
 
     def _write_segment(self, segment: Segment) -> FileRecord:
         """Store a segment unless it is there, sound: one that was damaged since would spoil every later checkpoint."""
@@ -166,11 +186,19 @@ class Checkpoints:
         return data
 
     def _segment(self, record: FileRecord) -> Segment:
+        return self._read_segment(record)[1]
+
+    def segment_bytes(self, record: FileRecord) -> bytes:
+        """Read a segment as it is stored, its content verified. Errors: DamagedCheckpointError."""
+        return self._read_segment(record)[0]
+
+    def _read_segment(self, record: FileRecord) -> tuple[bytes, Segment]:
         key = f"{SEGMENTS}/{record.sha256}"
-        segment = codec.segment_of(self._sized(key, record.size), key)
+        data = self._sized(key, record.size)
+        segment = codec.segment_of(data, key)
         if segment.sha256 != record.sha256:
             raise DamagedCheckpointError(f"{key}: its content is not the one of its name")
-        return segment
+        return data, segment
 
     def newest_valid(self, limits: Mapping[int, int]) -> Found:
         """Load the newest checkpoint that verifies; tell which damaged or unfinished ones were passed over, and why."""
@@ -195,7 +223,9 @@ class Checkpoints:
             folder = key.partition("/")[0]
             if Checkpoint.named(folder) and folder not in whole:  # a copy that the user made has another name
                 self._store.delete(key)
-        for checkpoint in self.committed():
+        keys = [key for key in self._store.keys("step-") if key.rpartition("/")[2] != MANIFEST]
+        with_files = _named(key for key in keys if key.rpartition("/")[2] != RETIRED)
+        for checkpoint in set(with_files).intersection(_named(keys, of=RETIRED)):
             if self.retired(checkpoint) == RETENTION:
                 self._drop_tensors(checkpoint)
         self._drop_unused_segments()
@@ -237,6 +267,10 @@ class Checkpoints:
 
     def free_bytes(self) -> int | None:
         return self._store.free_bytes()
+
+
+def _record_of(parts: Sequence[bytes | memoryview]) -> FileRecord:
+    return FileRecord(sum(len(part) for part in parts), sha256_of_bytes(*parts))
 
 
 def _named(keys: Iterable[str], of: str = "") -> list[Checkpoint]:

@@ -1,7 +1,7 @@
 """A state as files and back: tensors as safetensors, a file a group; everything else as JSON."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
-from safetensors.torch import save as bytes_of
 
+from trainwright.checkpoints.tensorfile import TYPES, parts_of
 from trainwright.errors import DamagedCheckpointError, InputError
 from trainwright.state import Segment, State, StateValue
 
@@ -18,19 +18,18 @@ GROUPS = ("model", "optimizer")  # their tensors get files of their own, with na
 REST = "rest"
 JSON_FILE = "state.json"
 RESERVED = "__metadata__"  # safetensors keeps this name for itself
-DTYPES = {  # those that the format and its reader both know
-    *(torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.complex64, torch.bool),
-    *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint64, torch.uint32, torch.uint16, torch.uint8),
-    *(torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2, torch.float8_e5m2fnuz),
-}
 
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """A state as file name → bytes, and the segments that it shares."""
+    """A state as file name → its bytes in parts, and the segments that it shares. Parts are views of the tensors."""
 
-    files: Mapping[str, bytes]
+    files: Mapping[str, Sequence[bytes | memoryview]]
     segments: Mapping[str, Segment]
+
+    def joined(self) -> dict[str, bytes]:
+        """Give the files whole, and nothing in them shared with the state."""
+        return {name: b"".join(parts) for name, parts in self.files.items()}
 
 
 def encode(state: State) -> Encoded:
@@ -52,10 +51,9 @@ def encode(state: State) -> Encoded:
         else:
             groups[REST][name] = value
     files = {
-        f"{group}.safetensors": bytes_of(_storable(group, tensors)) for group, tensors in groups.items() if tensors
+        f"{group}.safetensors": parts_of(_storable(group, tensors)) for group, tensors in groups.items() if tensors
     }
-    files[JSON_FILE] = _json(values)
-    return Encoded(files, segments)
+    return Encoded({**files, JSON_FILE: [_json(values)]}, segments)
 
 
 def _storable(group: str, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -63,7 +61,7 @@ def _storable(group: str, tensors: Mapping[str, torch.Tensor]) -> dict[str, torc
     seen: set[int] = set()
     ready: dict[str, torch.Tensor] = {}
     for name, tensor in tensors.items():
-        if name == RESERVED or tensor.dtype not in DTYPES or tensor.layout is not torch.strided:
+        if name == RESERVED or tensor.dtype not in TYPES or tensor.layout is not torch.strided:
             raise InputError(
                 f"the state's tensor {name!r} of {group!r} ({tensor.dtype}, {tensor.layout}) cannot be stored; "
                 f"expected a dense tensor of a type that safetensors knows, under a name other than {RESERVED!r}"
@@ -115,7 +113,7 @@ def decode(files: Mapping[str, bytes], segments: Mapping[str, Segment]) -> dict[
 
 
 def segment_bytes(segment: Segment) -> bytes:
-    return bytes_of({"data": torch.from_numpy(np.array(segment.array))})
+    return b"".join(parts_of({"data": torch.from_numpy(np.array(segment.array))}))
 
 
 def segment_of(data: bytes, name: str) -> Segment:

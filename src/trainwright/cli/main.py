@@ -5,8 +5,21 @@ from collections.abc import Callable
 
 import typer
 
-from trainwright.cli import checks, contract, data, evaluate, evidence, inspect, models, train
+from trainwright.cli import (
+    checkpoints,
+    checks,
+    contract,
+    data,
+    doctor,
+    evaluate,
+    evidence,
+    inspect,
+    models,
+    registry,
+    train,
+)
 from trainwright.errors import TrainwrightError
+from trainwright.redaction import redact_process, redacted
 
 app = typer.Typer(
     name="trainwright",
@@ -16,9 +29,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.add_typer(checkpoints.app, name="checkpoints")
 app.add_typer(contract.app, name="contract")
 app.add_typer(data.app, name="data")
 app.add_typer(evidence.app, name="evidence")
+app.add_typer(registry.app, name="models")
 app.add_typer(inspect.runs_app, name="runs")
 COMMANDS: tuple[Callable[..., None], ...] = (
     *(train.train, train.resume),
@@ -27,6 +42,7 @@ COMMANDS: tuple[Callable[..., None], ...] = (
     checks.probe,
     *(models.init, models.plan, models.sample, models.export),
     evaluate.evaluate,
+    doctor.doctor,
 )
 for command in COMMANDS:
     app.command()(command)
@@ -34,10 +50,11 @@ for command in COMMANDS:
 
 def main() -> None:
     """Run one command and exit with its code. An error of ours is one message on stderr; a traceback is a bug."""
+    redact_process()
     try:
         code = app(standalone_mode=False)
     except TrainwrightError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(redacted(f"error: {error}"), file=sys.stderr)
         code = error.exit_code
     except typer.Abort:
         code = 130

@@ -19,7 +19,7 @@ PLAIN_SECONDS = 10.0
 SMOOTHING = 0.05
 SHOWN_EVENTS = frozenset(  # what a person must know of, however quiet the command is
     {"resumed", "not_exact", "checkpoint_rejected", "torn_row", "sensor_lost", "wrapped_data", "skipped_step"}
-    | {"early_stopped", "guard", "signal"}
+    | {"early_stopped", "guard", "signal", "store_unavailable"}
 )
 
 

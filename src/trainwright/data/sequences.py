@@ -79,6 +79,22 @@ def load(path: Path, labels: Labels) -> Sequences:
     return Sequences(path, train, validation, sha256_of_file(path))
 
 
+def load_like(path: Path, known: Sequences) -> SequenceBatch:
+    """Read other sequences from the arrays `x`, `y`, and `lengths` where it is, as `load` reads its own.
+
+    Errors: DataError that names file and array, and what was expected; one kind of sequence and label is.
+    """
+    arrays = _arrays(path)
+    if not {"x", "y"} <= arrays.keys() <= {"x", "y", "lengths"}:
+        expected = "x, y, and no others but lengths: all of it is evaluated"
+        raise DataError(f"{path}: holds the arrays {', '.join(arrays) or 'of no name'}; expected {expected}")
+    part = _part(path, arrays, "", "classes" if known.train.y.dim() == 1 else "numbers")
+    here, there = map(_kind, (part, known.train))
+    if here != there:
+        raise DataError(f"{path}: a sequence is of {here}, one that was trained on of {there}; expected one kind")
+    return part
+
+
 def _arrays(path: Path) -> Mapping[str, Array]:
     if not path.is_file():
         raise DataError(f"{path}: there is no such file; write the arrays {', '.join(NEEDED)} to it (numpy.savez)")

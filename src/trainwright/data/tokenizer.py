@@ -1,6 +1,6 @@
 """Tokenizers: byte-level BPE, characters, or one that is given; all are `tokenizer.json` of the tokenizers library."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -72,6 +72,29 @@ def vocabulary_size(tokenizer: Tokenizer) -> int:
 
 def end_of_document_id(tokenizer: Tokenizer) -> int:
     return tokenizer.get_vocab(with_added_tokens=True)[END_OF_DOCUMENT]
+
+
+def bytes_of_tokens(tokenizer: Tokenizer) -> npt.NDArray[np.int64] | None:
+    """Give the bytes of UTF-8 text that each id stands for, 0 for a special token.
+
+    None for a tokenizer that is neither of bytes nor of words as they stand: its tokens do not tell theirs.
+    """
+    if isinstance(tokenizer.decoder, decoders.ByteLevel):
+        size: Callable[[str], int] = len  # a character stands for a byte
+    elif isinstance(tokenizer.decoder, decoders.Fuse) and isinstance(tokenizer.model, models.WordLevel):
+        size = _utf8_bytes
+    else:
+        return None
+    sizes = np.zeros(vocabulary_size(tokenizer), np.int64)
+    for token, index in tokenizer.get_vocab(with_added_tokens=True).items():
+        sizes[index] = size(token)
+    for index, added in tokenizer.get_added_tokens_decoder().items():
+        sizes[index] = 0 if added.special else _utf8_bytes(added.content)
+    return sizes
+
+
+def _utf8_bytes(text: str) -> int:
+    return len(text.encode())
 
 
 def encode(tokenizer: Tokenizer, texts: Sequence[str]) -> list[npt.NDArray[np.uint32]]:

@@ -102,8 +102,7 @@ class TokenSource:
 
     @property
     def hashes(self) -> Mapping[str, str]:
-        hashes = {"data": self._shards.data_sha256, "tokenizer": self._shards.tokenizer_sha256}
-        return {name: value for name, value in hashes.items() if value is not None}
+        return hashes_of(self._shards)
 
     def next_batch(self) -> TokenBatch:
         """Give the next batch. Errors: DataExhaustedError under `halt` after the first pass."""
@@ -120,6 +119,12 @@ class TokenSource:
     def load(self, state: State) -> None:
         """Go on where `save` was. Errors: DamagedCheckpointError for an entry that is missing or out of range."""
         self._passes.load(state)
+
+
+def hashes_of(shards: Shards) -> Mapping[str, str]:
+    """Give what a checkpoint is stamped with: the hash of all shards, and of the tokenizer where there is one."""
+    hashes = {"data": shards.data_sha256, "tokenizer": shards.tokenizer_sha256}
+    return {name: value for name, value in hashes.items() if value is not None}
 
 
 def _check_length(directory: Path, shards: Mapping[str, Tokens], windows: Windows, least: int) -> None:

@@ -1,24 +1,45 @@
 """The options of DQN, as run.yaml gives them: the sections `model:` and `data:`."""
 
 import math
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, ClassVar, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from trainwright.models.agents import Count, EnvironmentOptions
+from trainwright.models.presets import Presets, WithPresets
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[float, Field(gt=0)]
 EPOCH_ENV_STEPS: Final = 5_000  # about; in whole rounds
 
+# Those of the examples, which say what returns they came to, with which data, batch and learning rate.
+PRESETS: Final[Presets] = {
+    "cartpole": {
+        "hidden_dims": [128, 128],
+        "n_step": 3,
+        "target_every": 1,
+        "target_rate": 0.01,
+        "epsilon_end": 0.04,
+        "epsilon_env_steps": 6_000,
+    },
+    "mountaincar": {
+        "double": False,
+        "discount": 0.98,
+        "target_every": 300,
+        "epsilon_end": 0.07,
+        "epsilon_env_steps": 24_000,
+    },
+}
 
-class DQNOptions(BaseModel):
+
+class DQNOptions(WithPresets):
     """The section `model:` of DQN."""
 
+    presets: ClassVar[Presets] = PRESETS
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     type: Literal["dqn"] = "dqn"
-    hidden_dims: Annotated[list[Count], Field(min_length=1)] = [256, 256]
+    hidden_dims: list[Count] = Field([256, 256], min_length=1)
     activation: Literal["tanh", "relu"] = "relu"
     dueling: bool = False
     double: bool = True

@@ -3,7 +3,7 @@
 Shapes in names: b sequences, t positions, f features, d width, c classes, o numbers of a target.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, final
@@ -13,9 +13,10 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  torch's own convention
 
+from trainwright.data.passes import spread
 from trainwright.data.sequence_batches import SequenceSource
-from trainwright.data.sequences import SequenceBatch, Sequences, load
-from trainwright.errors import InputError, about
+from trainwright.data.sequences import SequenceBatch, Sequences, load, load_like
+from trainwright.errors import DataError, InputError, about
 from trainwright.models.decoder import RMSNorm
 from trainwright.models.networks import Moments
 from trainwright.models.state_space import NORM_EPS, Blocks, stack
@@ -90,9 +91,16 @@ class Classifier(nn.Module):
         return (logits_bc.argmax(-1) == class_b).float(), self.losses(logits_bc, class_b)
 
     def baselines(self, data: Sequences) -> Mapping[str, float]:
-        """Give the accuracy of the class that is most frequent in training."""
-        common = data.train.y.bincount().argmax()
-        return {"majority_accuracy": (data.validation.y == common).double().mean().item()}
+        """Give the accuracy of the class that is most frequent in training, and the cross entropy in nats of shares.
+
+        These are the classes' shares in training with each class counted once more, so that none is impossible.
+        """
+        counts_c = data.train.y.bincount(minlength=data.kinds("y"))
+        shares_c = (counts_c + 1).double() / (counts_c + 1).sum()
+        return {
+            "majority_accuracy": (data.validation.y == counts_c.argmax()).double().mean().item(),
+            "class_entropy": -shares_c.log()[data.validation.y].mean().item(),
+        }
 
 
 @final
@@ -217,8 +225,34 @@ class Mamba2Sequence(TorchTrainable):
 
     def validate(self) -> Validation:
         """Judge every held-out sequence; each is a sample of the standard error."""
+        return self._judged(self.source.validation_batches())
+
+    def evaluate(self, other: Path | None = None) -> tuple[Validation, Mapping[str, float]]:
+        """Judge all held-out sequences of the run, or all of another file, and give the baselines over the same.
+
+        Errors: DataError as `load_like`, and for a class or token that the model does not know.
+        """
+        held_out = self.data.validation if other is None else load_like(other, self.data)
+        data = replace(self.data, validation=held_out)
+        if other is not None:
+            self._check_known(other, data)
+        parts = spread(len(held_out.x), self.setup.batch_size, None)
+        found = self._judged(SequenceBatch(*(array[part] for array in held_out)) for part in parts)
+        return found, self.judge.baselines(data)
+
+    def _check_known(self, path: Path, data: Sequences) -> None:
+        tokens = data.kinds("x") if data.features is None else 0
+        classes = data.kinds("y") if isinstance(self.judge, Classifier) else 0
+        for name, found, known in (
+            ("token", tokens, self._sizes["vocabulary_size"]),
+            ("class", classes, self._sizes["outputs"]),
+        ):
+            if found > known:
+                raise DataError(f"{path}: holds {name} {found - 1}; expected 0 … {known - 1}, which the model knows")
+
+    def _judged(self, given: Iterable[SequenceBatch]) -> Validation:
         with self.undisturbed():
-            batches = (to_device(batch, self.device) for batch in self.source.validation_batches())
+            batches = (to_device(batch, self.device) for batch in given)
             judged = [self.judge.judged(self.forward(batch).float(), batch.y) for batch in batches]
         values, measures = (torch.cat(part).double().tolist() for part in zip(*judged, strict=True))
         measured = summarize(self.judge.measure.name, [(value, 1) for value in measures])

@@ -1,22 +1,31 @@
 """The options of PPO, as run.yaml gives them: the sections `model:` and `data:`."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from trainwright.models.agents import Count, EnvironmentOptions
+from trainwright.models.presets import Presets, WithPresets
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[float, Field(gt=0)]
 
+# Those of the examples, which say what returns they came to, with which data, batch and learning rate.
+PRESETS: Final[Presets] = {
+    "cartpole": {"discount": 0.98, "gae_lambda": 0.8, "update_epochs": 20, "clip_schedule": "as_learning_rate"},
+    "acrobot": {"discount": 0.99, "gae_lambda": 0.94, "update_epochs": 4},
+    "pendulum": {"discount": 0.9, "gae_lambda": 0.95, "update_epochs": 10},
+}
 
-class PPOOptions(BaseModel):
+
+class PPOOptions(WithPresets):
     """The section `model:` of PPO. Its defaults are those of the paper's table 3 and of common use since."""
 
+    presets: ClassVar[Presets] = PRESETS
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     type: Literal["ppo"] = "ppo"
-    hidden_dims: Annotated[list[Count], Field(min_length=1)] = [64, 64]
+    hidden_dims: list[Count] = Field([64, 64], min_length=1)
     activation: Literal["tanh", "relu"] = "tanh"
     log_std: float = 0.0  # of continuous actions, at first
     discount: Share = 0.99

@@ -251,7 +251,10 @@ class _MeanAttention(torch.autograd.Function):
     def forward(
         ctx: Any, query_nwh: Tensor, key_nwt: Tensor, value_bwt: Tensor, bias_1ht: Tensor
     ) -> tuple[Tensor, Tensor]:
-        attention_nht = torch.baddbmm(bias_1ht, query_nwh.mT, key_nwt).softmax(-1)
+        horizon = bias_1ht.shape[1]
+        scores_nht = query_nwh.mT @ key_nwt
+        scores_nht[..., -horizon:] += bias_1ht[..., -horizon:]
+        attention_nht = scores_nht.softmax(-1)
         attention_bkht = attention_nht.view(len(value_bwt), -1, *attention_nht.shape[1:])
         attention_bht = attention_bkht.mean(1)
         ctx.save_for_backward(query_nwh, key_nwt, value_bwt, attention_bkht, attention_bht)
@@ -282,7 +285,7 @@ class InterpretableAttention(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, asking_dl: Tensor, asked_dl: Tensor, bias_1ht: Tensor) -> tuple[Tensor, Tensor]:
-        """Give the output_dl and the heads' mean attention (b, h, t); -inf in `bias_1ht` hides a step."""
+        """Give the output_dl and the heads' mean attention (b, h, t); -inf in `bias_1ht` hides one of the last h."""
         _, horizon, steps = bias_1ht.shape
         scale = 1 / math.sqrt(self.query.out_features // self.heads)
         query_nwh = self._split(self.query(asking_dl) * scale, self.heads, horizon)

@@ -1,0 +1,214 @@
+"""What saving costs a run: beside training, at once, and as a plain loop does it, by torch.save and fsync.
+
+A net of 41.7M weights by AdamW: a state of 500 MB. Every side takes the same steps and saves each tenth; sides
+alternate, and the weights and optimizer of all are compared at the end. `blocked` is how long a save keeps training
+waiting, all time between steps up to the next save, beside what `torch.save` of the same state takes without fsync.
+
+    python benchmarks/save_overhead.py [--rounds 3] [--steps 50] [--width 2048] [--threads 2]
+"""
+
+import argparse
+import os
+import statistics
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from pathlib import Path
+from time import perf_counter
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812  torch's own convention
+
+from trainwright.budget import LoopSettings
+from trainwright.checkpoints.checkpoints import Checkpoints
+from trainwright.checkpoints.filesystem import FileStore
+from trainwright.equality import bit_differences
+from trainwright.loop import Loop
+from trainwright.manifest import Stamp
+from trainwright.metrics import StepMetrics
+from trainwright.newruns import create_run
+from trainwright.optimizers import OptimizerSettings
+from trainwright.recorder import Recorder, Silent
+from trainwright.schedules import Schedule
+from trainwright.state import State
+from trainwright.torch_trainable import TorchTrainable
+from trainwright.trainable import Setup, Unit
+
+BATCH, LAYERS, LEARNING_RATE, SAVE_EVERY = 256, 10, 1e-4, 10
+
+
+class Batch(NamedTuple):
+    x: Tensor
+    y: Tensor
+
+
+class OneBatch:
+    """Gives the same batch for ever, so that data cost nothing on any side."""
+
+    unit: Unit = "samples"
+    epoch = 0
+    micro_batches_per_epoch: int | None = None
+    micro_batches_left: int | None = None
+    items_per_epoch: int | None = None
+    hashes: Mapping[str, str] = {}
+
+    def __init__(self, width: int) -> None:
+        x = torch.randn(BATCH, width)
+        self.batch = Batch(x, x.flip(1))
+
+    def next_batch(self) -> Batch:
+        return self.batch
+
+    def validation_batches(self) -> Iterator[Batch]:
+        yield self.batch
+
+    def save(self) -> State:
+        return {}
+
+    def load(self, state: State) -> None: ...
+
+
+class Wide(TorchTrainable):
+    """`setup.model` is the width."""
+
+    model_type = "wide"
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
+        width: int = setup.model
+        self.net = nn.Sequential(*(nn.Linear(width, width) for _ in range(LAYERS)))
+        self.source = OneBatch(width)
+
+    def forward(self, batch: Batch) -> Tensor:
+        return self.net(batch.x)  # type: ignore[no-any-return]  # nn.Module gives Any
+
+    def compute_loss(self, predictions: Tensor, batch: Batch) -> tuple[Tensor, int]:
+        return F.mse_loss(predictions, batch.y), BATCH
+
+
+class Side(NamedTuple):
+    """Seconds of all steps and saves, those between steps from each save but the last on, and the trainable."""
+
+    seconds: float
+    blocked: list[float]
+    trainable: Wide
+
+
+class Gaps(Silent):
+    """Measures the time between steps: from a row to the next, less the step of the next."""
+
+    def __init__(self) -> None:
+        self.after: dict[int, float] = {}
+        self._row_at: float | None = None
+
+    def on_step(self, row: StepMetrics) -> None:
+        moment = perf_counter()
+        if self._row_at is not None:
+            self.after[row.step] = moment - self._row_at - row.wall_ms / 1000
+        self._row_at = moment
+
+
+def build(width: int) -> Wide:
+    return Wide.build(Setup(width, None, BATCH, optimizer=OptimizerSettings(learning_rate=LEARNING_RATE)))
+
+
+def plain(steps: int, width: int, folder: Path) -> Side:
+    """A plain loop, which saves by torch.save, fsync and rename."""
+    model, blocked = build(width), []
+    optimizer, net, batch = model.optimizer, model.net, model.source.next_batch()
+    began = perf_counter()
+    for step in range(1, steps + 1):
+        loss = F.mse_loss(net(batch.x), batch.y)
+        loss.backward()  # type: ignore[no-untyped-call]  # untyped in torch
+        nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        loss.item()
+        if step % SAVE_EVERY == 0:
+            moment = perf_counter()
+            write(model.save_checkpoint(), folder / "plain.pt", durable=True)
+            blocked.append(perf_counter() - moment)
+    return Side(perf_counter() - began, blocked[:-1], model)
+
+
+def write(state: State, path: Path, *, durable: bool) -> None:
+    with path.with_suffix(".tmp").open("wb") as file:
+        torch.save(dict(state), file)
+        if durable:
+            file.flush()
+            os.fsync(file.fileno())
+    path.with_suffix(".tmp").rename(path)
+
+
+def ours(steps: int, width: int, folder: Path, *, background: bool) -> Side:
+    """The loop, less its one validation; the last save is whole when it ends."""
+    model, gaps = build(width), Gaps()
+    settings = LoopSettings(
+        Schedule(LEARNING_RATE, "constant"),
+        total_steps=steps,
+        validate_every=10**9,
+        validate_at_start=False,
+        checkpoint_every=SAVE_EVERY,
+        keep_last=1,
+        background=background,
+    )
+    run = create_run("saves", folder, "")
+    with closing(Recorder(run.new_attempt(), gaps)) as recorder:
+        stamp = Stamp(run="saves", attempt=1, model_type="wide", config_sha256="")
+        checkpoints = Checkpoints(FileStore(run.checkpoints))
+        seconds = Loop(model, settings, recorder=recorder, checkpoints=checkpoints, stamp=stamp).run().seconds
+    saves = range(SAVE_EVERY, steps, SAVE_EVERY)
+    blocked = [sum(gaps.after[step] for step in range(save, save + SAVE_EVERY)) for save in saves]
+    return Side(seconds["training"] + seconds["checkpoint"], blocked, model)
+
+
+def saved_without_fsync(trainable: Wide, folder: Path) -> float:
+    began = perf_counter()
+    write(trainable.save_checkpoint(), folder / "quick.pt", durable=False)
+    return perf_counter() - began
+
+
+def weights_and_moments(state: State) -> State:
+    return {name: value for name, value in state.items() if name.startswith(("model.", "optimizer."))}
+
+
+def compare(one: Wide, other: Wide) -> None:
+    states = (weights_and_moments(side.save_checkpoint()) for side in (one, other))
+    differing = list(bit_differences(*states))
+    assert not differing, differing
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=50)
+    parser.add_argument("--width", type=int, default=2048)
+    parser.add_argument("--threads", type=int, default=2)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    ratios: dict[str, list[float]] = {"at once": [], "beside": []}
+    shares: list[float] = []
+    for number in range(arguments.rounds):
+        with tempfile.TemporaryDirectory(dir=".") as name:
+            folder = Path(name)
+            theirs = plain(arguments.steps, arguments.width, folder)
+            quick = statistics.median(saved_without_fsync(theirs.trainable, folder) for _ in range(3))
+            told = [f"plain {theirs.seconds:.2f} s"]
+            for kind, background in (("at once", False), ("beside", True)):
+                side = ours(arguments.steps, arguments.width, folder / kind.replace(" ", "-"), background=background)
+                compare(theirs.trainable, side.trainable)
+                ratios[kind].append(side.seconds / theirs.seconds)
+                blocked = statistics.median(side.blocked)
+                told.append(f"{kind} {side.seconds:.2f} s, a save blocked {blocked * 1000:.0f} ms")
+            shares.append(blocked / quick)
+            print(f"round {number + 1}: {'; '.join(told)}; torch.save {quick * 1000:.0f} ms")
+    for kind, found in ratios.items():
+        low, median, high = min(found), statistics.median(found), max(found)
+        print(f"steps and saves, {kind}: {median:.3f} × a plain loop ({low:.3f} to {high:.3f})")
+    print(f"blocked by a save beside training: {statistics.median(shares):.1%} of torch.save")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,32 @@
+"""Presets of a section `model:` as values of its own keys: they fill what is not given."""
+
+import difflib
+from collections.abc import Mapping
+from typing import Any, ClassVar, TypeAlias
+
+from pydantic import BaseModel, field_validator, model_validator
+
+Presets: TypeAlias = Mapping[str, Mapping[str, Any]]
+
+
+class WithPresets(BaseModel):
+    """The base of options with defaults: a value that is given wins over the preset's, this one over the default."""
+
+    presets: ClassVar[Presets]
+
+    preset: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _filled(cls, given: Any) -> Any:
+        name = given.get("preset") if isinstance(given, Mapping) else None
+        return {**cls.presets[name], **given} if isinstance(name, str) and name in cls.presets else given
+
+    @field_validator("preset")
+    @classmethod
+    def _known(cls, preset: str | None) -> str | None:
+        if preset is not None and preset not in cls.presets:
+            nearest = difflib.get_close_matches(preset.lower(), cls.presets, n=1, cutoff=0.5)
+            advice = f"did you mean {nearest[0]!r}?" if nearest else f"known presets: {', '.join(cls.presets)}"
+            raise ValueError(f"unknown preset {preset!r}; {advice}")
+        return preset
