@@ -27,7 +27,7 @@ def execute(runs_dir: Path, **changes: Any) -> RunResult:
     return runs.execute(RunConfig.parse(agent(**changes)), runs_dir=runs_dir)
 
 
-@pytest.mark.parametrize("data", [DATA, PENDULUM], ids=["discrete", "continuous"])
+@pytest.mark.parametrize("data", [pytest.param(DATA, marks=pytest.mark.long), PENDULUM], ids=["discrete", "continuous"])
 def test_an_agent_killed_again_and_again_equals_the_uncut_one(data: dict[str, Any], tmp_path: Path) -> None:
     normal = {**data, "normalize_observations": True, "normalize_rewards": True}
     values = agent(data=normal, train__steps=130)

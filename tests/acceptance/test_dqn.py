@@ -28,7 +28,10 @@ def execute(runs_dir: Path, **changes: Any) -> RunResult:
 
 @pytest.mark.parametrize(
     ("data", "model"),
-    [({}, {}), (PRIORITY, {"n_step": 3, "dueling": True, "target_rate": 0.2, "target_every": 1})],
+    [
+        pytest.param({}, {}, marks=pytest.mark.long),
+        (PRIORITY, {"n_step": 3, "dueling": True, "target_rate": 0.2, "target_every": 1}),
+    ],
     ids=["uniform", "prioritized, dueling, 3 steps, soft target"],
 )
 def test_an_agent_killed_again_and_again_equals_the_uncut_one(

@@ -80,11 +80,11 @@ def test_recall_of_a_few_pairs_is_learnt_in_200_steps(net: str, tmp_path: Path) 
     assert result.outcome.label == "done", result.why
 
 
-def test_shakespeare_by_characters_is_learnt_to_2_3_nats_in_300_steps(shakespeare: Path, tmp_path: Path) -> None:
-    result = run_example("tinyshakespeare", shakespeare, tmp_path, "train.steps=300", "train.target=2.3")
+def test_shakespeare_by_characters_is_learnt_to_2_4_nats_in_120_steps(shakespeare: Path, tmp_path: Path) -> None:
+    result = run_example("tinyshakespeare", shakespeare, tmp_path, "train.steps=120", "train.target=2.4")
     assert result.outcome.label == "done", result.why
     assert result.best is not None
-    assert result.best <= 2.3
+    assert result.best <= 2.4
 
 
 def test_the_oil_temperature_is_forecast_below_the_seasonal_naive_error_in_200_steps(

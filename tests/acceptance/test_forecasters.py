@@ -128,6 +128,7 @@ def test_weights_of_a_run_on_other_scales_are_held_against_baselines_on_its_own(
     assert baselines[0] == baselines[1]
 
 
+@pytest.mark.long  # the suite of trainables kills them, too
 @pytest.mark.parametrize("model", ["nlinear", "dlinear"])
 def test_a_forecaster_killed_again_and_again_equals_the_uncut_one(model: str, path: Path, tmp_path: Path) -> None:
     values = forecaster(path, model={"type": model, "sort_quantiles": True}, train__steps=60)

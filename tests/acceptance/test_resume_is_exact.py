@@ -3,6 +3,7 @@
 import random
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,15 @@ from tests.acceptance import harness
 from trainwright.rundir import RunDirectory
 
 KILLS = 20
+AT_ONCE = 7  # of them in `make test`
+
+
+def moments(first: int, count: int, at_once: int) -> list[Any]:
+    """Give seeds of moments, those after the first few marked `long`."""
+    return [
+        seed if seed < first + at_once else pytest.param(seed, marks=pytest.mark.long)
+        for seed in range(first, first + count)
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +43,7 @@ def a_moment(seed: int) -> tuple[str, int]:
     )
 
 
-@pytest.mark.parametrize("seed", range(KILLS))
+@pytest.mark.parametrize("seed", moments(0, KILLS, AT_ONCE))
 def test_a_run_killed_at_a_random_moment_and_resumed_equals_the_uncut_one(
     seed: int, uncut: RunDirectory, tmp_path: Path
 ) -> None:
@@ -42,7 +52,7 @@ def test_a_run_killed_at_a_random_moment_and_resumed_equals_the_uncut_one(
     harness.assert_equal_to(uncut, resumed_to_the_end(tmp_path))
 
 
-@pytest.mark.parametrize("seed", range(100, 106))
+@pytest.mark.parametrize("seed", moments(100, 6, 2))
 def test_a_run_that_saves_beside_training_and_is_killed_equals_one_that_saves_at_once(
     seed: int, uncut: RunDirectory, tmp_path: Path
 ) -> None:

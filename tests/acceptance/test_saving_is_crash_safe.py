@@ -22,6 +22,7 @@ from trainwright.state import Segment, StateValue
 
 PLACES = ["disk", "memory"]
 KILLS = 50
+FEWER = 16  # in `make test`
 LONGEST_WAIT_SECONDS = 0.08
 MEMORY_DISK = Path("/dev/shm")
 
@@ -85,12 +86,13 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
         yield Path(name) / "checkpoints"
 
 
-def test_the_newest_and_the_best_load_after_a_kill_at_any_moment_of_saving(place: Path) -> None:
+@pytest.mark.parametrize("kills", [FEWER, pytest.param(KILLS, marks=pytest.mark.long)])
+def test_the_newest_and_the_best_load_after_a_kill_at_any_moment_of_saving(kills: int, place: Path) -> None:
     seed = int(os.environ.get("TRAINWRIGHT_TEST_SEED") or secrets.randbelow(2**32))
     print(f"TRAINWRIGHT_TEST_SEED={seed}")
     moments = random.Random(seed)
     step, best, in_a_save, in_a_file = 0, None, 0, 0
-    for attempt in range(1, KILLS // len(PLACES) + 1):
+    for attempt in range(1, kills // len(PLACES) + 1):
         process = start(place, attempt, step, best)
         process.join(moments.uniform(0, LONGEST_WAIT_SECONDS))  # it never ends by itself: this is the random moment
         if attempt % 2:  # or, from there on, some moment of a save
