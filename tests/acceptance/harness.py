@@ -1,6 +1,5 @@
 """Runs in processes that can be killed; a fork server that has imported torch starts them at once."""
 
-import multiprocessing
 import os
 import signal
 import sys
@@ -16,6 +15,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from tests.forkserver import SERVER
 from trainwright.config import RunConfig
 from trainwright.files import sha256_of_file
 from trainwright.metrics import Event, StepMetrics, ValidationRow
@@ -24,8 +24,6 @@ from trainwright.rundir import RunDirectory
 
 CLOCK_FIELDS = frozenset({"wall_ms", "tokens_per_sec", "samples_per_sec", "gpu_util_pct", "env_steps_per_sec"})
 DEADLINE_SECONDS = 120.0
-_server = multiprocessing.get_context("forkserver")
-_server.set_forkserver_preload(["trainwright.app", "trainwright.cli.main", "trainwright.cli.progress", "tests.toys"])
 
 
 def config(**changes: Any) -> dict[str, Any]:
@@ -208,7 +206,7 @@ def only_run(runs_dir: Path) -> RunDirectory:
 
 
 def start(target: Callable[..., int], *arguments: Any) -> BaseProcess:
-    process = _server.Process(target=_exit_with, args=(target, *arguments), daemon=True)
+    process = SERVER.Process(target=_exit_with, args=(target, *arguments), daemon=True)
     process.start()
     return process
 

@@ -1,7 +1,6 @@
 """What every registry must do: a backend's tests inherit `RegistryTests` and give the fixture `url`."""
 
 import itertools
-import multiprocessing
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -14,6 +13,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
+from tests.forkserver import SERVER
 from trainwright.errors import InputError
 from trainwright.manifest import FileRecord
 from trainwright.registry import references
@@ -37,8 +37,6 @@ CHANGES_BY_HAND = [
     *("DELETE FROM audit", "UPDATE audit SET who = 'nobody'", "DELETE FROM versions", "UPDATE versions SET major = 7"),
     *("UPDATE versions SET evidence_sha256 = ''", "DELETE FROM files", "UPDATE files SET sha256 = ''"),
 ]
-_children = multiprocessing.get_context("forkserver")
-_children.set_forkserver_preload(["tests.suites.registry", "trainwright.registry.sql", "psycopg"])
 
 
 def facts(run: str = "run-1", **changes: Any) -> Facts:
@@ -98,8 +96,8 @@ def register_until_killed(url: str, started: Any) -> None:
 
 def at_once(target: Any, arguments: list[tuple[Any, ...]]) -> list[Any]:
     """Run `target` in a process for each of the arguments, all at the same moment; give what they put."""
-    start, results = _children.Barrier(len(arguments)), _children.Queue()
-    processes = [_children.Process(target=target, args=(*one, start, results), daemon=True) for one in arguments]
+    start, results = SERVER.Barrier(len(arguments)), SERVER.Queue()
+    processes = [SERVER.Process(target=target, args=(*one, start, results), daemon=True) for one in arguments]
     for process in processes:
         process.start()
     given = [results.get(timeout=DEADLINE_SECONDS) for _ in processes]
@@ -386,8 +384,8 @@ class RegistryTests:
 
     def test_a_process_killed_while_it_registers_leaves_whole_versions(self, registry: Registry, url: str) -> None:
         for _ in range(3):
-            started = _children.Event()
-            process = _children.Process(target=register_until_killed, args=(url, started), daemon=True)
+            started = SERVER.Event()
+            process = SERVER.Process(target=register_until_killed, args=(url, started), daemon=True)
             process.start()
             assert started.wait(DEADLINE_SECONDS)
             assert process.pid is not None
