@@ -170,6 +170,9 @@ def test_other_sequences_are_judged_in_the_run_s_own_units(of_sequences: RunResu
     assert (found.data, found.chose_checkpoint) == (str(path), False)
     same = ("value", "measures", "baselines", "n")
     assert [getattr(found, name) for name in same] == [getattr(own, name) for name in same], "but for the file's name"
+    assert found.is_other is None
+    shown = harness.command(tmp_path, "evaluate", of_sequences.run.path, "--data", path).out
+    assert "whether the run was trained on any of these sequences was not looked at" in shown
     longer = tmp_path / "longer.npz"
     np.savez(longer, x=np.zeros((7, 40), np.int64), y=np.ones(7, np.int64), lengths=np.arange(1, 8))
     assert evaluated(of_sequences, data=longer).n == 7

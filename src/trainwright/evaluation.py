@@ -68,7 +68,8 @@ class ForecastEvaluation(Evaluation):
 class HeldOutEvaluation(Evaluation):
     """Any other model over `n` items of the run's own held-out data (`data` is None), or of all that `data` holds.
 
-    `chose_checkpoint`: validations on these very data chose it, so the value is better than on others.
+    `chose_checkpoint`: validations on these very data chose it, so the value is better than on others. `is_other`: the
+    hash of `data` is another than that of the run's own; None where none was compared.
     """
 
     unit: str
@@ -78,6 +79,7 @@ class HeldOutEvaluation(Evaluation):
     baselines: Mapping[str, float]
     data: str | None
     chose_checkpoint: bool
+    is_other: bool | None
 
 
 def evaluate(
@@ -180,6 +182,7 @@ def _by_held_out(trainable: Trainable, own: Mapping[str, Any], data: Path | None
         baselines=baselines,
         data=None if data is None else str(data),
         chose_checkpoint=data is None and choice == BEST,
+        is_other=None,
     )
 
 
@@ -203,4 +206,5 @@ def _by_tokens(run: RunDirectory, config: RunConfig, data: Path | None, choice: 
         baselines=found.baselines,
         data=None if data is None else str(data),
         chose_checkpoint=data is None and choice == BEST,
+        is_other=None if data is None else True,  # else `all_of` refused it
     )

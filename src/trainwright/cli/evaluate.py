@@ -83,8 +83,10 @@ def _print_held_out(found: "HeldOutEvaluation") -> None:
 
 
 def _chosen(found: "HeldOutEvaluation") -> str:
-    if found.data is not None:
+    if found.is_other:
         return "these are other data than the run's own, by their hash"
+    if found.data is not None:
+        return f"whether the run was trained on any of these {found.items} was not looked at"
     if found.chose_checkpoint:
         return f"these {found.items} chose the checkpoint, so it may do worse on others"
     return f"these {found.items} did not choose the checkpoint, which is the last"
