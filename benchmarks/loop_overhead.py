@@ -50,9 +50,8 @@ class OneBatch:
     items_per_epoch: int | None = None
     hashes: Mapping[str, str] = {}
 
-    def __init__(self) -> None:
-        x = torch.randn(BATCH, FEATURES)
-        self.batch = Batch(x, x.sum(1, keepdim=True))
+    def __init__(self, batch: Batch) -> None:
+        self.batch = batch
 
     def next_batch(self) -> Batch:
         return self.batch
@@ -72,7 +71,8 @@ class MLP(TorchTrainable):
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
         self.net = nn.Sequential(nn.Linear(FEATURES, FEATURES), nn.ReLU(), nn.Linear(FEATURES, 1))
-        self.source = OneBatch()
+        x = torch.randn(BATCH, FEATURES)
+        self.source = OneBatch(Batch(x, x.sum(1, keepdim=True)))
 
     def forward(self, batch: Batch) -> Tensor:
         return self.net(batch.x)  # type: ignore[no-any-return]  # nn.Module gives Any

@@ -10,8 +10,8 @@ waiting, all time between steps up to the next save, beside what `torch.save` of
 import argparse
 import os
 import statistics
+import sys
 import tempfile
-from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from time import perf_counter
@@ -21,6 +21,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  torch's own convention
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks.loop_overhead import Batch, OneBatch
 from trainwright.budget import LoopSettings
 from trainwright.checkpoints.checkpoints import Checkpoints
 from trainwright.checkpoints.filesystem import FileStore
@@ -34,40 +37,9 @@ from trainwright.recorder import Recorder, Silent
 from trainwright.schedules import Schedule
 from trainwright.state import State
 from trainwright.torch_trainable import TorchTrainable
-from trainwright.trainable import Setup, Unit
+from trainwright.trainable import Setup
 
 BATCH, LAYERS, LEARNING_RATE, SAVE_EVERY = 256, 10, 1e-4, 10
-
-
-class Batch(NamedTuple):
-    x: Tensor
-    y: Tensor
-
-
-class OneBatch:
-    """Gives the same batch for ever, so that data cost nothing on any side."""
-
-    unit: Unit = "samples"
-    epoch = 0
-    micro_batches_per_epoch: int | None = None
-    micro_batches_left: int | None = None
-    items_per_epoch: int | None = None
-    hashes: Mapping[str, str] = {}
-
-    def __init__(self, width: int) -> None:
-        x = torch.randn(BATCH, width)
-        self.batch = Batch(x, x.flip(1))
-
-    def next_batch(self) -> Batch:
-        return self.batch
-
-    def validation_batches(self) -> Iterator[Batch]:
-        yield self.batch
-
-    def save(self) -> State:
-        return {}
-
-    def load(self, state: State) -> None: ...
 
 
 class Wide(TorchTrainable):
@@ -79,7 +51,8 @@ class Wide(TorchTrainable):
         super().__init__(setup)
         width: int = setup.model
         self.net = nn.Sequential(*(nn.Linear(width, width) for _ in range(LAYERS)))
-        self.source = OneBatch(width)
+        x = torch.randn(BATCH, width)
+        self.source = OneBatch(Batch(x, x.flip(1)))
 
     def forward(self, batch: Batch) -> Tensor:
         return self.net(batch.x)  # type: ignore[no-any-return]  # nn.Module gives Any

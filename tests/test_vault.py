@@ -37,6 +37,12 @@ def of_role(server: OpenBao, role_id: str, secret_id: str, clock: Callable[[], f
     return KeyValueVault(server.address, role=role, clock=clock)
 
 
+def held_token(vault: KeyValueVault) -> str:
+    """Give the token that the vault is asked with now."""
+    assert vault._lease is not None
+    return vault._lease.token.reveal()
+
+
 def refusal(vault: KeyValueVault, kind: type[Exception], path: str = "secret/s3", key: str = "key") -> str:
     with pytest.raises(kind) as caught:
         vault.read(path, key)
@@ -247,24 +253,24 @@ def test_a_token_of_two_seconds_lives_as_long_as_it_is_used(openbao: OpenBao) ->
 def test_an_approle_logs_in_anew_when_its_token_was_revoked(openbao: OpenBao) -> None:
     vault = of_role(openbao, *openbao.role("revoked"))
     vault.read("secret/s3", "key")
-    openbao.revoke(vault._lease.token.reveal())  # type: ignore[union-attr]
+    openbao.revoke(held_token(vault))
     assert vault.read("secret/s3", "key") == "of-the-store"
 
 
 def test_an_approle_logs_in_anew_when_its_token_has_had_its_longest_time(openbao: OpenBao) -> None:
     vault = of_role(openbao, *openbao.role("short", token_ttl="1s", token_max_ttl="1s"))
     vault.read("secret/s3", "key")
-    first = vault._lease.token.reveal()  # type: ignore[union-attr]
+    first = held_token(vault)
     until(lambda: not openbao.knows(first))
     assert vault.read("secret/s3", "key") == "of-the-store"
-    assert vault._lease.token.reveal() != first  # type: ignore[union-attr]
+    assert held_token(vault) != first
 
 
 def test_an_approle_that_lost_its_right_and_its_token_is_told_that_it_has_no_right(openbao: OpenBao) -> None:
     vault = of_role(openbao, *openbao.role("poor"))
     vault.read("secret/s3", "key")
     openbao.owner.auth.approle.create_or_update_approle("poor", token_policies=["default"])
-    openbao.revoke(vault._lease.token.reveal())  # type: ignore[union-attr]
+    openbao.revoke(held_token(vault))
     assert "the token may not read it; give one of its policies" in refusal(vault, StoreRefusedError)
 
 
@@ -281,7 +287,7 @@ def test_an_approle_whose_secret_was_withdrawn_is_told_in_mid_use(openbao: OpenB
     vault = of_role(openbao, role_id, secret_id)
     vault.read("secret/s3", "key")
     openbao.owner.auth.approle.destroy_secret_id("withdrawn", secret_id)
-    openbao.revoke(vault._lease.token.reveal())  # type: ignore[union-attr]
+    openbao.revoke(held_token(vault))
     assert "the AppRole login was refused" in refusal(vault, StoreRefusedError)
 
 

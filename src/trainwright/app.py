@@ -9,12 +9,12 @@ from urllib.parse import unquote, urlsplit
 
 from trainwright import holdings, origins, restoration, runs, uploads
 from trainwright.checkpoints.base import Store
-from trainwright.checkpoints.open import open_store, open_url
+from trainwright.checkpoints.open import open_store
 from trainwright.checkpoints.within import within
 from trainwright.config import NO_STORE, RunConfig
 from trainwright.errors import InputError, StoreError
 from trainwright.library import register_after_training
-from trainwright.mirror import CHECKPOINTS, Synced
+from trainwright.mirror import CHECKPOINTS, RUNS, Synced, copy_in
 from trainwright.recorder import Watcher
 from trainwright.redaction import redacted
 from trainwright.report import write_report
@@ -96,7 +96,7 @@ def located(run: str, runs_dir: Path) -> tuple[RunDirectory, Store | None]:
         return RunDirectory.find(run, runs_dir), None
     store, run_id = restoration.split_url(run)
     opened = open_store_url(store, runs_dir)
-    return restoration.restore(_part(opened, run_id), runs_dir), opened
+    return restoration.restore(copy_in(opened, run_id), runs_dir), opened
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,13 +142,13 @@ def place_of(run: str, runs_dir: Path, store_url: str | None = None) -> Place:
     """
     if restoration.is_url(run):
         url, run_id = restoration.split_url(run)
-        there = _part(open_store_url(url, runs_dir), run_id)
+        there = copy_in(open_store_url(url, runs_dir), run_id)
         if there.size("run.yaml") is None:
             raise InputError(f"{run}: there is no run at this place of the store")
         return Place(run_id, None, there)
     here = RunDirectory.find(run, runs_dir)
     store = open_store_url(store_url, runs_dir) if store_url else store_of(RunConfig.load(here.config), runs_dir)
-    return Place(here.id, here, _part(store, here.id) if store else None)
+    return Place(here.id, here, copy_in(store, here.id) if store else None)
 
 
 def whole_store(store_url: str | None, runs_dir: Path, *, unfinished: bool = False) -> list[Place]:
@@ -156,12 +156,8 @@ def whole_store(store_url: str | None, runs_dir: Path, *, unfinished: bool = Fal
     store = open_store_url(store_url, runs_dir) if store_url else store_of(None, runs_dir)
     if store is None:
         raise InputError("no store is named; give --store URL, or store in settings.yaml")
-    places = [Place(run_id, None, _part(store, run_id)) for run_id in holdings.runs_in(store)]
+    places = [Place(run_id, None, copy_in(store, run_id)) for run_id in holdings.runs_in(store)]
     return [place for place in places if unfinished or place.has_ended]
-
-
-def _part(store: Store, run_id: str) -> Store:
-    return within(store, f"{restoration.RUNS}/{run_id}")
 
 
 def store_of(config: RunConfig | None, runs_dir: Path) -> Store | None:
@@ -169,13 +165,15 @@ def store_of(config: RunConfig | None, runs_dir: Path) -> Store | None:
 
     Errors: InputError, with the place of the key where it stands in the configuration.
     """
-    if config is not None and config.checkpoint.store == NO_STORE:
+    named = config.checkpoint.store if config else None
+    if named == NO_STORE:
         return None
-    if config is not None and config.checkpoint.store is not None:
+    if config and named:
         with config.at("checkpoint.store"):
-            return open_store_url(config.checkpoint.store, runs_dir)
-    url = Settings.load().store_url()
-    return open_store_url(url, runs_dir) if url else None
+            return open_store_url(named, runs_dir)
+    settings = Settings.load()
+    url = settings.store_url()
+    return _opened(url, settings, runs_dir) if url else None
 
 
 def open_store_url(url: str, runs_dir: Path) -> Store:
@@ -184,12 +182,15 @@ def open_store_url(url: str, runs_dir: Path) -> Store:
     Errors: InputError, also for one whose runs would be `runs_dir` itself.
     """
     settings = Settings.load()
-    url = settings.read_url(url)
+    return _opened(settings.read_url(url), settings, runs_dir)
+
+
+def _opened(url: str, settings: Settings, runs_dir: Path) -> Store:
     parts = urlsplit(url)
-    folder = Path(unquote(parts.path)) / restoration.RUNS
+    folder = Path(unquote(parts.path)) / RUNS
     if parts.scheme == "file" and folder.resolve() == runs_dir.resolve():
         raise InputError(f"{url}: its runs are {runs_dir} itself, where the runs are made; name another folder")
-    return open_url(url, settings.s3_settings() if parts.scheme == "s3" else None)
+    return settings.opened_store(url)
 
 
 def _reported(result: RunResult) -> RunResult:

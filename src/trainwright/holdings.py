@@ -3,7 +3,6 @@
 Every function takes a store of checkpoints: a run's `checkpoints` folder, or that part of a store.
 """
 
-import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -14,11 +13,12 @@ import msgspec
 
 from trainwright.checkpoints.base import Store
 from trainwright.checkpoints.checkpoints import Checkpoints
+from trainwright.checkpoints.parts import sha256_in
 from trainwright.errors import DamagedCheckpointError, InputError
 from trainwright.manifest import MANIFEST, RETIRED, SEGMENTS, Checkpoint, FileRecord, Manifest, decode_manifest
+from trainwright.mirror import RUNS
 
 AT_ONCE: Final = 16  # requests to a store that is far away
-PART_BYTES: Final = 8 * 1024 * 1024
 
 
 class Holding(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,10 +124,8 @@ def _problem(saved: Store, key: str, record: FileRecord) -> str | None:
         return f"{key}: is missing"
     if size != record.size:
         return f"{key}: has {size} bytes, its manifest says {record.size}"
-    digest = hashlib.sha256()
-    for start in range(0, size, PART_BYTES):
-        digest.update(saved.get_range(key, start, min(PART_BYTES, size - start)))
-    return None if digest.hexdigest() == record.sha256 else f"{key}: its SHA-256 is not the one in its manifest"
+    is_sound = sha256_in(saved, key, size) == record.sha256
+    return None if is_sound else f"{key}: its SHA-256 is not the one in its manifest"
 
 
 # -- tidy ------------------------------------------------------------------------------------------------------------
@@ -191,7 +189,7 @@ def chosen(saved: Store, name: str | None) -> Checkpoint:
 
 def runs_in(store: Store) -> list[str]:
     """Give the ids of the runs that a whole store holds."""
-    names = (key.split("/") for key in store.keys("runs/"))
+    names = (key.split("/") for key in store.keys(f"{RUNS}/"))
     return sorted({parts[1] for parts in names if parts[2:] == ["run.yaml"]})
 
 

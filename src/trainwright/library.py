@@ -4,10 +4,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from trainwright import registration, versionfiles
-from trainwright.checkpoints.open import open_url
 from trainwright.config import NO_STORE, RunConfig
 from trainwright.errors import RegistryError, TrainwrightError
 from trainwright.outcome import Outcome
@@ -109,4 +107,4 @@ def _is_there(registry_url: str) -> bool:
 
 
 def _shelf(url: str, settings: Settings) -> Shelf:
-    return Shelf(open_url(url, settings.s3_settings() if urlsplit(url).scheme == "s3" else None), url)
+    return Shelf(settings.opened_store(url), url)

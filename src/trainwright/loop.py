@@ -84,10 +84,7 @@ class Loop:
         self._judge = judge
         self._halt = halt
         self._saved = saved
-        section = settings.explosion
-        self._explosion = guards.ExplosionGuard(
-            section.policy, ratio=section.ratio, window=section.window, max_skips=section.max_skips
-        )
+        self._explosion = guards.ExplosionGuard(**dict(settings.explosion))
         self._auditor = Auditor(trainable, settings)
         self._stepper = stepper(trainable, settings, self._explosion, self._auditor)
         self._writer: Background | Inline = Background() if settings.background else Inline()

@@ -20,6 +20,7 @@ from trainwright.newruns import storing
 from trainwright.rundir import ENVELOPE, EVIDENCE, EVIDENCE_SHA256, SEALED, RunDirectory
 from trainwright.seals import seals_in
 
+RUNS: Final = "runs"
 CHECKPOINTS: Final = "checkpoints"
 OF_END: Final = (  # the seal is last
     *("steps.jsonl", "validations.jsonl", "events.jsonl", "result.json"),
@@ -29,6 +30,16 @@ RECORDS: Final = tuple(
     pattern for pattern in SEALED if pattern not in OF_END and not pattern.startswith(f"{CHECKPOINTS}/")
 )
 COPY_BYTES: Final = 1 << 20
+
+
+def key_of_run(run_id: str) -> str:
+    """Give where the copy of a run lies in a store."""
+    return f"{RUNS}/{run_id}"
+
+
+def copy_in(store: Store, run_id: str) -> Store:
+    """Give the part of a store that is the copy of one run."""
+    return within(store, key_of_run(run_id))
 
 
 @dataclass(frozen=True, slots=True)

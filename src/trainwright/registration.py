@@ -16,12 +16,14 @@ from trainwright import versionfiles
 from trainwright.checkpoints.checkpoints import Checkpoints
 from trainwright.checkpoints.open import open_store
 from trainwright.config import RunConfig
+from trainwright.contract.judge import holds
 from trainwright.data.shards import TOKENIZER
 from trainwright.errors import DataError, InputError, StoreError
 from trainwright.exports import chosen, tokenizer_file
 from trainwright.files import sha256_of_file
 from trainwright.manifest import MANIFEST, Checkpoint, FileRecord, Manifest
 from trainwright.metrics import with_siblings
+from trainwright.mirror import key_of_run
 from trainwright.outcome import Outcome
 from trainwright.outside import problems_of_evidence
 from trainwright.redaction import redacted
@@ -127,19 +129,14 @@ def _check_outcome(run: RunDirectory, result: Result, *, allow_failing: bool) ->
     outcome = Outcome.of(result.outcome)
     if outcome not in {Outcome.DONE, Outcome.GATE_FAILED}:
         raise InputError(f"{run.id}: ended as {outcome.label} ({result.why}); only a run that finished is registered")
-    blocking = [v["gate"] for v in result.verdicts if v["ship_blocking"] and v["kind"] == "run" and not _holds(v)]
+    asked = [verdict for verdict in result.verdicts if verdict["ship_blocking"] and verdict["kind"] == "run"]
+    blocking = [v["gate"] for v in asked if not holds(v["result"], optional=v["optional"])]
     if blocking:
         raise InputError(f"{run.id}: {', '.join(blocking)} forbids to ship it and does not hold; no flag changes that")
     if outcome is Outcome.GATE_FAILED and not allow_failing:
         raise InputError(
             f"{run.id}: {result.why}; --allow-failing registers it all the same, and marks the version for ever"
         )
-
-
-def _holds(verdict: dict[str, Any]) -> bool:
-    """Tell of a recorded verdict what `Verdict.holds` does of one just judged."""
-    result = verdict["result"]
-    return result in {"pass", "not_applicable"} or (result == "no_evidence" and bool(verdict["optional"]))
 
 
 def _check_evidence(run: RunDirectory) -> None:
@@ -217,7 +214,7 @@ def _sources(run: RunDirectory, version: ModelVersion) -> dict[str, Source]:
     """Give where each file of a version is taken from. Errors: DataError for a tokenizer that is gone or another."""
     folder = f"checkpoints/{version.facts.lineage.checkpoint}"
     places = {name: f"{folder}/{name}" if name in {WEIGHTS, MANIFEST} else name for name in version.facts.files}
-    sources = {name: Source(run.path / place, f"runs/{run.id}/{place}") for name, place in places.items()}
+    sources = {name: Source(run.path / place, f"{key_of_run(run.id)}/{place}") for name, place in places.items()}
     if TOKENIZER in sources:
         sources[TOKENIZER] = Source(_tokenizer_of(run, version))
     return sources

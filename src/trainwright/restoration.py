@@ -11,16 +11,15 @@ import msgspec
 
 from trainwright.checkpoints.base import Store, is_key
 from trainwright.checkpoints.checkpoints import Checkpoints
+from trainwright.checkpoints.parts import parts_in
 from trainwright.checkpoints.within import within
 from trainwright.errors import DamagedCheckpointError, InputError
 from trainwright.files import TEMPORARY_SUFFIX, atomic_file, make_directory, sync_directory, write_all, write_atomically
 from trainwright.manifest import MANIFEST, RETIRED, SEGMENTS, Checkpoint, saved_in
-from trainwright.mirror import CHECKPOINTS, OF_END, RECORDS
+from trainwright.mirror import CHECKPOINTS, OF_END, RECORDS, RUNS
 from trainwright.newruns import storing
 from trainwright.rundir import RunDirectory
 
-RUNS: Final = "runs"
-PART_BYTES: Final = 8 * 1024 * 1024
 UNFINISHED, REPLACED = ".restoring", ".replaced"  # folders below --runs-dir: what lies a level deeper is no run there
 NOT_COPIED: Final = frozenset({"after.jsonl", "report.html"})
 
@@ -100,8 +99,8 @@ def _pull(store: Store, key: str, path: Path) -> None:
     make_directory(path.parent)
     size = store.size(key) or 0
     with atomic_file(path) as file:
-        for start in range(0, size, PART_BYTES):
-            write_all(file, store.get_range(key, start, min(PART_BYTES, size - start)))
+        for part in parts_in(store, key, size):
+            write_all(file, part)
 
 
 # -- checkpoints -----------------------------------------------------------------------------------------------------

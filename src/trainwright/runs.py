@@ -21,7 +21,6 @@ from trainwright.budget import (
 from trainwright.checkpoints.base import Store
 from trainwright.checkpoints.checkpoints import Checkpoints
 from trainwright.checkpoints.open import open_store
-from trainwright.checkpoints.within import within
 from trainwright.config import RunConfig
 from trainwright.contract import facts
 from trainwright.contract.judge import Verdict, judge
@@ -44,7 +43,7 @@ from trainwright.files import remove_temporaries
 from trainwright.jsonfile import read_json, write_json
 from trainwright.loop import Ended, Loop
 from trainwright.manifest import Stamp
-from trainwright.mirror import Mirror
+from trainwright.mirror import Mirror, copy_in
 from trainwright.models.build import build
 from trainwright.newruns import create_run, storing
 from trainwright.origins import Origin, Rejected, Weights
@@ -164,7 +163,7 @@ def execute(
         )
         text = contract.text if contract else None
         run = create_run(config.name, runs_dir, prepared.config.to_yaml(), contract=text, environment=record)
-        away = Away(within(store, f"runs/{run.id}") if store else None, telemetry, down)
+        away = Away(copy_in(store, run.id) if store else None, telemetry, down)
         with run.locked():
             return _attempt(run, prepared, Beginning(origin, taken), watcher or Silent(), away)
 
@@ -198,7 +197,7 @@ def resume(
 def _own_copy(run: RunDirectory, store: Store | None, telemetry: Telemetry | None) -> Away:
     if store is None:
         return Away()
-    view, down = within(store, f"runs/{run.id}"), probe(store)
+    view, down = copy_in(store, run.id), probe(store)
     try:
         if down is None:
             Mirror(run, view).check_claim()

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Self, TypeAlias, TypeVa
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, PrivateAttr, model_validator
 
 from trainwright import yamlfile
-from trainwright.checkpoints.base import S3Settings
+from trainwright.checkpoints.base import S3Settings, Store
+from trainwright.checkpoints.open import open_url
 from trainwright.errors import InputError, TrainwrightError
 from trainwright.redaction import know
 from trainwright.secrets import Reference, Secret, check_url, passwords_in, secret_reference
@@ -209,6 +210,10 @@ class Settings(Section):
             path_style=section.path_style,
             allow_http=section.allow_http,
         )
+
+    def opened_store(self, url: str) -> Store:
+        """Open a store by its URL, with the keys of this file. Errors: as `s3_settings`; those of `open_url`."""
+        return open_url(url, self.s3_settings() if url.startswith("s3:") else None)
 
     def opened_vault(self) -> "KeyValueVault | None":
         """Give the vault, not yet asked for anything by this; None where none is configured. Errors: InputError.

@@ -3,7 +3,6 @@
 What a version's files are and hash to, the registry says; nothing that lies in the store is believed.
 """
 
-import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Final
 import msgspec
 
 from trainwright.checkpoints.base import Store, check_key
-from trainwright.checkpoints.parts import PART_BYTES
+from trainwright.checkpoints.parts import sha256_in
 from trainwright.errors import DamagedCheckpointError, InputError, StoreError
 from trainwright.files import make_directory, sha256_of_file, write_atomically
 from trainwright.manifest import FileRecord
@@ -156,19 +155,12 @@ def _problems_of_file(store: Store, key: str, record: FileRecord) -> Iterator[st
         yield f"has {size} bytes, the registry says {record.size}"
     else:
         try:
-            sha256 = _sha256_in(store, key, size)
+            sha256 = sha256_in(store, key, size)
         except DamagedCheckpointError as error:
             yield f"cannot be read: {error}"
             return
         if sha256 != record.sha256:
             yield f"its SHA-256 is {sha256}, the registry says {record.sha256}"
-
-
-def _sha256_in(store: Store, key: str, size: int) -> str:
-    digest = hashlib.sha256()
-    for start in range(0, size, PART_BYTES):
-        digest.update(store.get_range(key, start, min(PART_BYTES, size - start)))
-    return digest.hexdigest()
 
 
 def _is_there(path: Path, record: FileRecord) -> bool:

@@ -48,7 +48,7 @@ def assert_whole(store: Store, run: RunDirectory) -> None:
     saved = Checkpoints(within(store, f"runs/{run.id}/checkpoints"))
     for checkpoint in saved.candidates():
         manifest, state = saved.load(checkpoint)
-        assert state["loop"]["step"] == manifest.step == checkpoint.step  # type: ignore[index,call-overload]
+        assert state["loop"]["step"] == manifest.step == checkpoint.step  # type: ignore[index,call-overload]  # a JSON value, as it was saved
 
 
 @pytest.fixture(scope="module")

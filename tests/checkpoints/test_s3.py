@@ -36,7 +36,7 @@ ENDPOINT = os.environ.get("TRAINWRIGHT_TEST_S3_ENDPOINT")
 
 @pytest.fixture(scope="session")
 def started(request: pytest.FixtureRequest) -> Seaweed | None:
-    """Give the server of this session; None where the tests are against another."""
+    """Give the server of these tests; None where they are against another."""
     server: Seaweed | None = None if ENDPOINT else request.getfixturevalue("seaweed")
     return server
 

@@ -124,7 +124,7 @@ def until(holds: Callable[[], bool]) -> None:
                 return
         except (requests.RequestException, hvac.exceptions.VaultError) as failed:
             error = failed
-        sleep(0.02)
+        sleep(0.02)  # between two looks at another process
     raise TimeoutError(f"not so within {DEADLINE_SECONDS} s") from error
 
 

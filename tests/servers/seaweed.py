@@ -98,7 +98,7 @@ class Seaweed:
                     pass
                 else:
                     return True
-            sleep(0.05)
+            sleep(0.05)  # between two looks at another process
         return False
 
 

@@ -82,7 +82,8 @@ class FileStore:
 
     def keys(self, prefix: str = "") -> Sequence[str]:
         with _told(self._root, "listed"):
-            return sorted(filter(is_key, _files(self._root, "", prefix)))
+            entries = _entries(self._root, "", prefix)
+            return sorted(name for name, entry in entries if is_key(name) and entry.is_file(follow_symlinks=False))
 
     def delete(self, key: str) -> None:
         if self.size(key) is None:
@@ -97,7 +98,11 @@ class FileStore:
 
     def sweep(self, prefix: str = "") -> None:
         with _told(self._root):
-            _sweep(self._root, "", prefix)
+            for name, entry in _entries(self._root, "", prefix):
+                if entry.is_dir(follow_symlinks=False):
+                    _remove_if_empty(Path(entry.path))
+                elif name.endswith(TEMPORARY_SUFFIX):
+                    Path(entry.path).unlink(missing_ok=True)
 
     def free_bytes(self) -> int | None:
         there = next(folder for folder in (self._root, *self._root.absolute().parents) if folder.is_dir())
@@ -167,8 +172,11 @@ def _new_file(path: Path, *, new: bool = False) -> Iterator[FileIO]:
         yield file
 
 
-def _files(folder: Path, path: str, prefix: str) -> Iterator[str]:
-    """Give the plain files below `folder` whose names, `path` and what follows, start with `prefix`; follow no link."""
+def _entries(folder: Path, path: str, prefix: str) -> Iterator[tuple[str, "os.DirEntry[str]"]]:
+    """Give what lies below `folder` and may be of names, `path` and what follows, that start with `prefix`.
+
+    A folder comes after what is in it. No link is given or followed.
+    """
     try:
         entries = list(os.scandir(folder))
     except (FileNotFoundError, NotADirectoryError):
@@ -176,24 +184,10 @@ def _files(folder: Path, path: str, prefix: str) -> Iterator[str]:
     for entry in entries:
         name = path + entry.name
         if entry.is_dir(follow_symlinks=False) and f"{name}/".startswith(prefix[: len(name) + 1]):
-            yield from _files(folder / entry.name, f"{name}/", prefix)
+            yield from _entries(folder / entry.name, f"{name}/", prefix)
+            yield name, entry
         elif entry.is_file(follow_symlinks=False) and name.startswith(prefix):
-            yield name
-
-
-def _sweep(folder: Path, path: str, prefix: str) -> None:
-    """Remove, below `folder` as in `_files`, the temporary files and the folders that are empty then."""
-    try:
-        entries = list(os.scandir(folder))
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    for entry in entries:
-        name = path + entry.name
-        if entry.is_dir(follow_symlinks=False) and f"{name}/".startswith(prefix[: len(name) + 1]):
-            _sweep(folder / entry.name, f"{name}/", prefix)
-            _remove_if_empty(folder / entry.name)
-        elif entry.is_file(follow_symlinks=False) and name.startswith(prefix) and name.endswith(TEMPORARY_SUFFIX):
-            (folder / entry.name).unlink(missing_ok=True)
+            yield name, entry
 
 
 def _size_of(path: Path) -> int | None:

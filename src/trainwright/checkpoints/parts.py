@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Self
 
+from trainwright.checkpoints.base import Store
 from trainwright.errors import DamagedCheckpointError, StoreError
 from trainwright.files import atomic_file, make_directory, write_all
 
@@ -16,6 +17,20 @@ PART_BYTES = 8 * 1024 * 1024
 def parts_of(file: IO[bytes], part_bytes: int = PART_BYTES) -> Iterator[bytes]:
     while part := file.read(part_bytes):
         yield part
+
+
+def parts_in(store: Store, key: str, size: int) -> Iterator[bytes]:
+    """Give the first `size` bytes of a value in parts. Errors: as `Store.get_range`."""
+    for start in range(0, size, PART_BYTES):
+        yield store.get_range(key, start, min(PART_BYTES, size - start))
+
+
+def sha256_in(store: Store, key: str, size: int) -> str:
+    """Hash the first `size` bytes of a value, in memory for a part of it. Errors: as `Store.get_range`."""
+    digest = hashlib.sha256()
+    for part in parts_in(store, key, size):
+        digest.update(part)
+    return digest.hexdigest()
 
 
 def verified_parts(path: Path, *, sha256: str, part_bytes: int = PART_BYTES) -> Iterator[bytes]:

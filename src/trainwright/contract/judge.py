@@ -50,13 +50,18 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def holds(self) -> bool:
-        """Tell whether the gate stands in no one's way: it passes, does not apply, or is optional without evidence."""
-        return self.result in {"pass", "not_applicable"} or (self.result == "no_evidence" and self.optional)
+        """Tell whether the gate stands in no one's way."""
+        return holds(self.result, optional=self.optional)
 
     @property
     def is_decided(self) -> bool:
         """Tell whether its kind was judged at all; one that was not has no evidence, and names who decides it."""
         return not self.reason.startswith(UNDECIDED)
+
+
+def holds(result: str, *, optional: bool) -> bool:
+    """Tell whether a gate of this result holds: it passes, does not apply, or is optional without evidence."""
+    return result in {"pass", "not_applicable"} or (result == "no_evidence" and optional)
 
 
 def figures_told(figures: Mapping[str, float | None], unit: str) -> str:

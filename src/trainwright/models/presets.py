@@ -1,4 +1,4 @@
-"""Presets of a section `model:` as values of its own keys: they fill what is not given."""
+"""Presets of a section `model:`: the check of their names, and presets that are values of the section's own keys."""
 
 import difflib
 from collections.abc import Mapping
@@ -7,6 +7,15 @@ from typing import Any, ClassVar, TypeAlias
 from pydantic import BaseModel, field_validator, model_validator
 
 Presets: TypeAlias = Mapping[str, Mapping[str, Any]]
+
+
+def known_preset(preset: str | None, presets: Mapping[str, Any]) -> str | None:
+    """Return `preset`. Errors: ValueError, for pydantic to tell, with the nearest name or all of them."""
+    if preset is not None and preset not in presets:
+        nearest = difflib.get_close_matches(preset.lower(), presets, n=1, cutoff=0.5)
+        advice = f"did you mean {nearest[0]!r}?" if nearest else f"known presets: {', '.join(presets)}"
+        raise ValueError(f"unknown preset {preset!r}; {advice}")
+    return preset
 
 
 class WithPresets(BaseModel):
@@ -25,8 +34,4 @@ class WithPresets(BaseModel):
     @field_validator("preset")
     @classmethod
     def _known(cls, preset: str | None) -> str | None:
-        if preset is not None and preset not in cls.presets:
-            nearest = difflib.get_close_matches(preset.lower(), cls.presets, n=1, cutoff=0.5)
-            advice = f"did you mean {nearest[0]!r}?" if nearest else f"known presets: {', '.join(cls.presets)}"
-            raise ValueError(f"unknown preset {preset!r}; {advice}")
-        return preset
+        return known_preset(preset, cls.presets)

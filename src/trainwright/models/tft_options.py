@@ -1,6 +1,5 @@
 """The options of the Temporal Fusion Transformer, as run.yaml gives them: the section `model:`."""
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Annotated, Final, Literal, Self
@@ -9,6 +8,7 @@ from pydantic import Field, field_validator, model_validator
 
 from trainwright.errors import InputError
 from trainwright.models.forecasters import ForecasterOptions
+from trainwright.models.presets import known_preset
 from trainwright.models.tft_network import Shape
 
 Count = Annotated[int, Field(ge=1)]
@@ -33,11 +33,7 @@ class TFTOptions(ForecasterOptions):
     @field_validator("preset")
     @classmethod
     def _known(cls, preset: str | None) -> str | None:
-        if preset is not None and preset not in PRESETS:
-            nearest = difflib.get_close_matches(preset.lower(), PRESETS, n=1, cutoff=0.5)
-            advice = f"did you mean {nearest[0]!r}?" if nearest else f"known presets: {', '.join(PRESETS)}"
-            raise ValueError(f"unknown preset {preset!r}; {advice}")
-        return preset
+        return known_preset(preset, PRESETS)
 
     @model_validator(mode="after")
     def _complete(self) -> Self:

@@ -1,6 +1,6 @@
 """How well a language model tells every token of shards, in nats, as perplexity, and in bits for a byte of text.
 
-Shapes in names: b windows, t positions, v vocabulary, n positions of all windows.
+Shapes in names: v vocabulary.
 """
 
 import math
@@ -12,15 +12,13 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
-from torch.nn import functional as F  # noqa: N812  torch's own convention
 
 from trainwright.data import shards
 from trainwright.data import tokenizer as tokenizers
 from trainwright.data.shards import Tokens
 from trainwright.data.windows import TokenBatch, Windows, hashes_of
 from trainwright.errors import DataError
-from trainwright.models.token_model import DataOptions, open_shards
+from trainwright.models.token_model import DataOptions, entropies, open_shards, sequence_losses
 from trainwright.models.token_net import TokenNet
 from trainwright.trainable import Validation, summarize
 
@@ -94,10 +92,7 @@ def score(decoder: TokenNet, text: TokenText) -> Scored:
     return Scored(
         loss,
         {"perplexity": perplexity, "bits_per_byte": bits / told_bytes if told_bytes else None},
-        {
-            "unigram_entropy": shards.unigram_entropy(text.parts),
-            "uniform_entropy": math.log(decoder.shape.vocabulary_size),
-        },
+        entropies(text.parts, decoder.shape.vocabulary_size),
     )
 
 
@@ -105,13 +100,7 @@ def _losses(decoder: TokenNet, parts: Sequence[Tokens]) -> Iterator[tuple[float,
     """Give mean loss and length of each window."""
     size = max(1, LOGITS // (decoder.shape.context * decoder.shape.vocabulary_size))
     for batch in _batches(parts, decoder.shape.context, size):
-        losses_bt = _losses_of(decoder, batch)
-        yield from ((loss, losses_bt.shape[1]) for loss in losses_bt.mean(1).tolist())
-
-
-def _losses_of(decoder: TokenNet, batch: TokenBatch) -> Tensor:
-    logits_nv = decoder(batch.inputs_bt).float().flatten(0, 1)
-    return F.cross_entropy(logits_nv, batch.targets_bt.flatten(), reduction="none").view_as(batch.targets_bt)
+        yield from sequence_losses(decoder(batch.inputs_bt), batch)
 
 
 def _batches(parts: Sequence[Tokens], context: int, size: int) -> Iterator[TokenBatch]:

@@ -3,9 +3,8 @@
 Shapes in names: b sequences, t positions, v vocabulary.
 """
 
-import difflib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,9 +15,11 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812  torch's own convention
 
 from trainwright.data import shards
+from trainwright.data.shards import Tokens
 from trainwright.data.windows import TokenBatch, TokenSource
 from trainwright.errors import DataError, InputError, about
 from trainwright.models.cross_entropy import mean_cross_entropy
+from trainwright.models.presets import known_preset
 from trainwright.models.token_net import TokenNet, TokenShape
 from trainwright.torch_trainable import TorchTrainable
 from trainwright.trainable import Metric, Setup
@@ -62,11 +63,7 @@ class TokenModelOptions(BaseModel):
     @field_validator("preset")
     @classmethod
     def _known(cls, preset: str | None) -> str | None:
-        if preset is not None and preset not in cls.presets:
-            nearest = difflib.get_close_matches(preset.lower(), cls.presets, n=1, cutoff=0.5)
-            advice = f"did you mean {nearest[0]!r}?" if nearest else f"known presets: {', '.join(cls.presets)}"
-            raise ValueError(f"unknown preset {preset!r}; {advice}")
-        return preset
+        return known_preset(preset, cls.presets)
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
@@ -119,6 +116,18 @@ def open_shards(data: DataOptions) -> shards.Shards:
     if data.verify:
         found.verify_hashes()
     return found
+
+
+def entropies(parts: Iterable[Tokens], vocabulary_size: int) -> Mapping[str, float]:
+    """Give the entropy in nats of these tokens without context, and of equally likely tokens."""
+    return {"unigram_entropy": shards.unigram_entropy(parts), "uniform_entropy": math.log(vocabulary_size)}
+
+
+def sequence_losses(logits_btv: Tensor, batch: TokenBatch) -> Sequence[tuple[float, int]]:
+    """Give the mean cross entropy in nats and the length of each sequence, computed in fp32."""
+    losses_n = F.cross_entropy(logits_btv.float().flatten(0, 1), batch.targets_bt.flatten(), reduction="none")
+    losses_bt = losses_n.view_as(batch.targets_bt)
+    return [(loss, losses_bt.shape[1]) for loss in losses_bt.mean(1).tolist()]
 
 
 class TokenModel(TorchTrainable):
@@ -181,10 +190,7 @@ class TokenModel(TorchTrainable):
     @cached_property
     def baselines(self) -> Mapping[str, float]:
         """Give the entropy in nats of the validation tokens without context, and of equally likely tokens."""
-        return {
-            "unigram_entropy": shards.unigram_entropy(self.shards.validation.values()),
-            "uniform_entropy": math.log(self.decoder.shape.vocabulary_size),
-        }
+        return entropies(self.shards.validation.values(), self.decoder.shape.vocabulary_size)
 
     def forward(self, batch: TokenBatch) -> Tensor:
         """Give logits_btv."""
@@ -197,7 +203,4 @@ class TokenModel(TorchTrainable):
 
     def losses_of(self, batch: TokenBatch) -> Sequence[tuple[float, int]]:
         """Give the loss and length of each sequence."""
-        logits_nv = self.forward(batch).float().flatten(0, 1)
-        losses_n = F.cross_entropy(logits_nv, batch.targets_bt.flatten(), reduction="none")
-        losses_bt = losses_n.view_as(batch.targets_bt)
-        return [(loss, losses_bt.shape[1]) for loss in losses_bt.mean(1).tolist()]
+        return sequence_losses(self.forward(batch), batch)
